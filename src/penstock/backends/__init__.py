@@ -1,0 +1,1 @@
+"""Queue backends: one folder each, ignorant of each other."""

@@ -1,0 +1,217 @@
+"""The contract of a queue backend. Everything is a batch; one item is a batch of one.
+
+The docstrings are the specification; `penstock.testing` proves them. A call that needs a capability which
+is off raises `Unsupported`. Where a batch is answered item by item, a bad item never fails its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from penstock.capabilities import Capabilities
+from penstock.event import Entry, Event
+from penstock.message import Delivery, DueItem, EnqueueResult, Message, NewMessage, Outcome, Page, State
+from penstock.settings import QueueSettings
+
+
+class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue's numbers. Rates are per second over the last minute, since the store was opened."""
+
+    delayed: int
+    ready: int
+    leased: int
+    done: int
+    dead: int
+    oldest_ready_age_s: float | None
+    enqueued_total: int
+    acked_total: int
+    failed_total: int
+    enqueue_rate_per_s: float
+    ack_rate_per_s: float
+    fail_rate_per_s: float
+    first_seq: int
+    last_seq: int
+    journal_bytes: int
+    held_bodies: int
+    unread_by_required: int
+    durability: str
+
+
+class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backend is and where it keeps its data."""
+
+    backend: str
+    engine: str
+    path: str | None
+    durability: str
+    format_version: int
+    capabilities: Capabilities
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """One thing that `check` found wrong: what, in which queue, and where."""
+
+    what: str
+    queue: str
+    where: str
+
+
+class CheckReport(msgspec.Struct, frozen=True):
+    """What `check` looked at and what it found."""
+
+    problems: list[Problem]
+    queues: int
+    messages: int
+    events: int
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+
+class BackendHealth(msgspec.Struct, frozen=True):
+    """`status` is healthy, degraded or unhealthy; `reasons` say why it is not healthy."""
+
+    status: str
+    reasons: list[str]
+
+
+class CursorInfo(msgspec.Struct, frozen=True):
+    """A named position in a queue's journal."""
+
+    name: str
+    position: int
+    required: bool
+
+
+class QueueBackend(Protocol):
+    """A place that queues live in. Safe to call from any thread."""
+
+    name: str
+    capabilities: Capabilities
+
+    # -- queues
+
+    def create_queue(self, settings: QueueSettings) -> None: ...
+
+    def update_queue(self, settings: QueueSettings) -> None: ...
+
+    def delete_queue(self, name: str) -> None:
+        """The queue and everything in it."""
+        ...
+
+    def replace_queues(self, settings: Sequence[QueueSettings]) -> None:
+        """Exactly these queues exist afterwards, in one step."""
+        ...
+
+    def queues(self) -> list[QueueSettings]:
+        """By name."""
+        ...
+
+    # -- messages
+
+    def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
+        """Durable when it returns. A repeated dedup id or a given id that exists stores nothing."""
+        ...
+
+    def upsert(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
+        """Create, or replace body and settings of a waiting message; a leased one is left unchanged."""
+        ...
+
+    def lease(
+        self, queue: str, max_messages: int, lease_s: float | None, wait_s: float, consumer: str
+    ) -> list[Delivery]:
+        """Releases what is due, then hands out, each message under its own lease.
+
+        With nothing to hand out, waits up to `wait_s`, waking when work arrives or falls due.
+        """
+        ...
+
+    def ack(self, queue: str, receipts: Sequence[str]) -> list[Outcome]: ...
+
+    def nack(self, queue: str, receipts: Sequence[str], delay_s: float | None, reason: str) -> list[Outcome]:
+        """A failure: back in line, or dead once `max_attempts` deliveries have failed."""
+        ...
+
+    def reject(self, queue: str, receipts: Sequence[str], reason: str) -> list[Outcome]:
+        """Dead at once."""
+        ...
+
+    def extend(self, queue: str, receipts: Sequence[str], lease_s: float) -> list[Outcome]:
+        """The lease ends `lease_s` from now."""
+        ...
+
+    def move(self, queue: str, ids: Sequence[str], target: str) -> list[Outcome]: ...
+
+    def redrive(self, queue: str, limit: int, target: str | None) -> int:
+        """Dead messages go back to where they came from, or to `target`; how many went."""
+        ...
+
+    def purge(self, queue: str, states: Collection[State]) -> int: ...
+
+    # -- looking
+
+    def get_many(self, queue: str, ids: Sequence[str]) -> list[Message | None]: ...
+
+    def peek(self, queue: str, limit: int, offset: int) -> list[Message]: ...
+
+    def page(self, queue: str, state: State, fairness_key: str | None, after: str | None, limit: int) -> Page:
+        """In index order, stable while others write; the cost depends on the page alone."""
+        ...
+
+    def stats(self, queue: str) -> QueueStats: ...
+
+    def due(
+        self, since_ns: int, until_ns: int | None, limit: int, after: str | None
+    ) -> Sequence[DueItem]: ...
+
+    # -- journal
+
+    def events(self, queue: str, after: int, limit: int) -> Sequence[Event]: ...
+
+    def open_cursor(self, queue: str, name: str, required: bool) -> CursorInfo: ...
+
+    def read_cursor(self, queue: str, name: str, limit: int) -> Sequence[Event]: ...
+
+    def commit_cursor(self, queue: str, name: str, seq: int) -> None: ...
+
+    def drop_cursor(self, queue: str, name: str) -> None: ...
+
+    def cursors(self, queue: str) -> Sequence[CursorInfo]: ...
+
+    def append_entries(self, world: str, entries: Sequence[Entry]) -> Sequence[str]:
+        """All of them or, if one is not valid, none; their ids."""
+        ...
+
+    def scan_entries(self, world: str, **filters: Any) -> Sequence[Entry]: ...
+
+    def get_entries(self, ids: Sequence[str]) -> Sequence[Entry | None]: ...
+
+    def world_stats(self, world: str) -> dict[str, int]: ...
+
+    def configure_world(self, world: str, retention_s: float | None, max_bytes: int | None) -> None: ...
+
+    # -- state that hooks and users share
+
+    def put_state(self, key: str, value: bytes) -> None: ...
+
+    def get_state(self, key: str) -> bytes | None: ...
+
+    def delete_state(self, key: str) -> None: ...
+
+    # -- the backend itself
+
+    def info(self) -> BackendInfo: ...
+
+    def health(self) -> BackendHealth: ...
+
+    def check(self) -> CheckReport: ...
+
+    def sweep(self, budget: int) -> int:
+        """Do up to `budget` slices of housekeeping; how many it did."""
+        ...
+
+    def close(self) -> None: ...

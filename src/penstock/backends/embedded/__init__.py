@@ -1,0 +1,1 @@
+"""The embedded backend: queues on an ordered store inside the process."""

@@ -1,0 +1,497 @@
+"""The embedded backend: opens a store, verifies it, and answers the backend contract from its parts."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from penstock.backends.base import BackendHealth, BackendInfo, CheckReport, CursorInfo, QueueStats
+from penstock.backends.embedded import history, keys, leases, reads
+from penstock.backends.embedded.admin import Admin
+from penstock.backends.embedded.bulk import Bulk
+from penstock.backends.embedded.check import Checker
+from penstock.backends.embedded.engine import Durability, Engine, Transaction
+from penstock.backends.embedded.enqueue import Enqueuer
+from penstock.backends.embedded.keys import Due, Meta
+from penstock.backends.embedded.lookup import CODES
+from penstock.backends.embedded.queue_state import QueueState
+from penstock.backends.embedded.rows import MARK
+from penstock.backends.embedded.sweep import SLICE, apply_due, apply_waiting
+from penstock.backends.embedded.worlds import Worlds
+from penstock.capabilities import Capabilities
+from penstock.clock import Clock, SystemClock, to_ns
+from penstock.codec.body import check_duration
+from penstock.errors import InvalidMessage, PenstockError, StorageError
+from penstock.event import Entry, Event
+from penstock.kv.base import Store
+from penstock.message import (
+    MAX_HEADERS_BYTES,
+    MAX_PAYLOAD_BYTES,
+    Delivery,
+    DueItem,
+    EnqueueResult,
+    Message,
+    NewMessage,
+    Outcome,
+    Page,
+    State,
+    checked_name,
+    parse_id,
+)
+from penstock.settings import QueueSettings
+
+log = logging.getLogger("penstock")
+
+FORMAT_VERSION = 1
+CAPABILITIES = Capabilities(
+    atomic_ack=True,
+    replay=True,
+    idempotent_enqueue=True,
+    transactions=True,
+    persistence=True,
+    time_to_live=True,
+    prioritization=True,
+    batch_operations=True,
+    delay=True,
+    fairness=True,
+    journal=True,
+    fifo=True,
+)
+#: Queues whose journal and held bodies one sweep looks at.
+QUEUES_PER_SWEEP = 16
+FRAMES_PER_SLICE = 200
+SWEEP_EVERY_S = 0.25
+
+
+class EmbeddedBackend:
+    """Queues on an ordered store in this process."""
+
+    def __init__(
+        self,
+        kv: Store,
+        *,
+        engine_name: str,
+        path: str | None = None,
+        durability: Durability = "sync",
+        interval_ms: int = 50,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.name = "embedded"
+        self.capabilities = CAPABILITIES
+        self._path = path
+        self._engine_name = engine_name
+        self._kv = kv
+        self._verify_format()
+        self._engine = Engine(kv, clock or SystemClock(), rng or random.Random(), durability)
+        self._worlds = Worlds(self._engine)
+        self._admin = Admin(self._engine, self._worlds, self.name)
+        self._admin.load()
+        self._enqueuer = Enqueuer(self._engine, self.name)
+        self._bulk = Bulk(self._engine)
+        self._swept_queue = ""
+        self._closed = threading.Event()
+        log.info(
+            "opened engine=%s path=%s durability=%s format=%d queues=%d",
+            engine_name,
+            path or "-",
+            durability,
+            FORMAT_VERSION,
+            len(self._engine.queues),
+        )
+        # Where time is injected, so is the moment of every sweep: the caller's.
+        self._housekeeper = None if clock else _Housekeeper(self, interval_ms / 1000)
+
+    def _verify_format(self) -> None:
+        meta = self._kv.space("meta")
+        key = keys.meta(Meta.FORMAT)
+        raw = self._kv.get(key, meta)
+        if raw is None:
+            batch = self._kv.batch()
+            batch.put(key, MARK + keys.u32(FORMAT_VERSION), meta)
+            self._kv.write(batch, sync=True)
+        elif (version := int.from_bytes(raw[1:], "big")) > FORMAT_VERSION:
+            self._kv.close()
+            raise StorageError(
+                f"store {self._path or 'in memory'} has format {version}; this Penstock reads up to "
+                f"{FORMAT_VERSION}: open it with a newer Penstock"
+            )
+
+    # -- queues ---------------------------------------------------------------------------------
+
+    def create_queue(self, settings: QueueSettings) -> None:
+        self._admin.create(settings)
+
+    def update_queue(self, settings: QueueSettings) -> None:
+        self._admin.update(settings)
+
+    def delete_queue(self, name: str) -> None:
+        self._admin.delete(name)
+        self._bulk.resume(slices=1)
+
+    def replace_queues(self, settings: Sequence[QueueSettings]) -> None:
+        self._admin.replace(settings)
+
+    def queues(self) -> list[QueueSettings]:
+        return self._admin.settings()
+
+    # -- messages -------------------------------------------------------------------------------
+
+    def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
+        return self._enqueuer.enqueue(queue, messages)
+
+    def upsert(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
+        with self._engine.lock:
+            apply_waiting(self._engine)
+            return self._enqueuer.upsert(queue, messages)
+
+    def lease(
+        self, queue: str, max_messages: int, lease_s: float | None, wait_s: float, consumer: str
+    ) -> list[Delivery]:
+        check_duration(wait_s, "wait_s")
+        if lease_s is not None:
+            _check_lease_s(lease_s)
+        _check_count(max_messages, "max_messages")
+        if consumer:
+            checked_name(consumer, "consumer")
+        engine = self._engine
+        deadline_ns = engine.clock.now_ns() + to_ns(wait_s)
+        while True:
+            deliveries = self._lease_now(queue, max_messages, lease_s, consumer)
+            if deliveries or engine.clock.now_ns() >= deadline_ns:
+                return deliveries
+            self._wait(queue, deadline_ns)
+
+    def _lease_now(
+        self, queue: str, max_messages: int, lease_s: float | None, consumer: str
+    ) -> list[Delivery]:
+        engine = self._engine
+        for kind in (Due.LEASE, Due.DELAY):
+            # Whatever of it is this queue's must be seen; others' slices are work that someone has to do.
+            while apply_due(engine, kind) == SLICE:
+                pass
+        with engine.transaction() as txn:
+            q = engine.queue(queue)
+            lease_ns = to_ns(q.settings.lease_s if lease_s is None else lease_s)
+            deliveries: list[Delivery] = []
+            while len(deliveries) < max_messages and q.counters.counts[1] > 0:
+                before = q.counters.counts[1]
+                deliveries += leases.lease(txn, q, max_messages - len(deliveries), lease_ns, consumer)
+                if q.counters.counts[1] == before:
+                    break  # What is ready is blocked: a fifo key has a message in flight.
+            return deliveries
+
+    def _wait(self, queue: str, deadline_ns: int) -> None:
+        """Sleep until work arrives, something falls due, or the deadline passes."""
+        engine = self._engine
+        with engine.lock:
+            engine.check_usable()
+            q = engine.queue(queue)
+            until_ns = min(deadline_ns, engine.earliest_due_ns())
+            if q.lease_may_succeed() or until_ns <= engine.clock.now_ns():
+                return
+            engine.waiting.add(q)
+            q.waiters += 1
+            try:
+                engine.clock.wait(q.arrived, until_ns - engine.clock.now_ns())
+            finally:
+                q.waiters -= 1
+                if not q.waiters:
+                    engine.waiting.discard(q)
+
+    def ack(self, queue: str, receipts: Sequence[str]) -> list[Outcome]:
+        with self._transaction(queue) as (txn, q):
+            return leases.ack(txn, q, receipts)
+
+    def nack(self, queue: str, receipts: Sequence[str], delay_s: float | None, reason: str) -> list[Outcome]:
+        _check_reason(reason)
+        if delay_s is not None:
+            check_duration(delay_s, "delay_s")
+        with self._transaction(queue) as (txn, q):
+            return leases.nack(txn, q, receipts, None if delay_s is None else to_ns(delay_s), reason)
+
+    def reject(self, queue: str, receipts: Sequence[str], reason: str) -> list[Outcome]:
+        _check_reason(reason)
+        with self._transaction(queue) as (txn, q):
+            return leases.reject(txn, q, receipts, reason)
+
+    def extend(self, queue: str, receipts: Sequence[str], lease_s: float) -> list[Outcome]:
+        _check_lease_s(lease_s)
+        with self._transaction(queue) as (txn, q):
+            return leases.extend(txn, q, receipts, to_ns(lease_s))
+
+    def move(self, queue: str, ids: Sequence[str], target: str) -> list[Outcome]:
+        apply_waiting(self._engine)
+        return self._bulk.move(queue, ids, target)
+
+    def redrive(self, queue: str, limit: int, target: str | None) -> int:
+        _check_count(limit, "limit")
+        apply_waiting(self._engine)
+        return self._bulk.redrive(queue, limit, target)
+
+    def purge(self, queue: str, states: Collection[State]) -> int:
+        apply_waiting(self._engine)
+        return self._bulk.purge(queue, [CODES[_checked_state(state)] for state in states])
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def get_many(self, queue: str, ids: Sequence[str]) -> list[Message | None]:
+        raw_ids = [parse_id(text) for text in ids]
+        with self._looking(queue) as q:
+            return reads.get_many(self._engine, q, raw_ids)
+
+    def peek(self, queue: str, limit: int, offset: int) -> list[Message]:
+        _check_count(limit, "limit")
+        _check_count(offset, "offset")
+        with self._looking(queue) as q:
+            return reads.peek(self._engine, q, limit, offset)
+
+    def page(self, queue: str, state: State, fairness_key: str | None, after: str | None, limit: int) -> Page:
+        if limit == 0:
+            raise InvalidMessage("limit is 0; accepted: whole numbers from 1")
+        _check_count(limit, "limit")
+        with self._looking(queue) as q:
+            return reads.page(self._engine, q, _checked_state(state), fairness_key, after, limit)
+
+    def stats(self, queue: str) -> QueueStats:
+        with self._looking(queue) as q:
+            return reads.stats(self._engine, q)
+
+    def due(self, since_ns: int, until_ns: int | None, limit: int, after: str | None) -> list[DueItem]:
+        _check_count(limit, "limit")
+        with self._engine.lock:
+            self._engine.check_usable()
+            apply_waiting(self._engine)
+            return reads.due(self._engine, since_ns, until_ns, limit, after)
+
+    # -- journal --------------------------------------------------------------------------------
+
+    def events(self, queue: str, after: int, limit: int) -> list[Event]:
+        _check_count(after, "after")
+        _check_count(limit, "limit")
+        with self._looking(queue) as q:
+            return history.events(self._engine, q, after, limit) if limit else []
+
+    def open_cursor(self, queue: str, name: str, required: bool) -> CursorInfo:
+        with self._transaction(queue) as (txn, q):
+            row = history.open_cursor(txn, q, name, required=required)
+            return CursorInfo(name, row.position, row.required)
+
+    def read_cursor(self, queue: str, name: str, limit: int) -> list[Event]:
+        _check_count(limit, "limit")
+        with self._looking(queue) as q:
+            return history.read_cursor(self._engine, q, name, limit) if limit else []
+
+    def commit_cursor(self, queue: str, name: str, seq: int) -> None:
+        with self._transaction(queue) as (txn, q):
+            history.commit_cursor(txn, q, name, seq)
+
+    def drop_cursor(self, queue: str, name: str) -> None:
+        with self._transaction(queue) as (txn, q):
+            history.drop_cursor(txn, q, name)
+
+    def cursors(self, queue: str) -> list[CursorInfo]:
+        with self._looking(queue) as q:
+            rows = history.cursors(self._engine, q)
+            return [CursorInfo(name, row.position, row.required) for name, row in rows.items()]
+
+    def append_entries(self, world: str, entries: Sequence[Entry]) -> list[str]:
+        return self._worlds.append(world, entries)
+
+    def scan_entries(self, world: str, **filters: Any) -> list[Entry]:
+        with self._engine.lock:
+            return self._worlds.scan(world, **filters)
+
+    def get_entries(self, ids: Sequence[str]) -> list[Entry | None]:
+        with self._engine.lock:
+            return self._worlds.get(ids)
+
+    def world_stats(self, world: str) -> dict[str, int]:
+        with self._engine.lock:
+            return self._worlds.stats(world)
+
+    def configure_world(self, world: str, retention_s: float | None, max_bytes: int | None) -> None:
+        self._worlds.configure(world, retention_s, max_bytes)
+
+    # -- user state -----------------------------------------------------------------------------
+
+    def put_state(self, key: str, value: bytes) -> None:
+        row_key = keys.meta(Meta.USER_STATE, checked_name(key, "state key"))
+        if not isinstance(value, bytes) or len(value) > MAX_PAYLOAD_BYTES:
+            raise InvalidMessage(f"state value must be bytes, {MAX_PAYLOAD_BYTES} at most")
+        with self._engine.transaction() as txn:
+            txn.changed = True
+            txn.put(row_key, MARK + value, self._engine.meta)
+
+    def get_state(self, key: str) -> bytes | None:
+        row_key = keys.meta(Meta.USER_STATE, checked_name(key, "state key"))
+        raw = self._engine.kv.get(row_key, self._engine.meta)
+        return None if raw is None else raw[1:]
+
+    def delete_state(self, key: str) -> None:
+        row_key = keys.meta(Meta.USER_STATE, checked_name(key, "state key"))
+        with self._engine.transaction() as txn:
+            txn.changed = True
+            txn.delete(row_key, self._engine.meta)
+
+    # -- the backend itself ---------------------------------------------------------------------
+
+    def info(self) -> BackendInfo:
+        return BackendInfo(
+            backend=self.name,
+            engine=self._engine_name,
+            path=self._path,
+            durability=self._engine.durability,
+            format_version=FORMAT_VERSION,
+            capabilities=self.capabilities,
+        )
+
+    def health(self) -> BackendHealth:
+        engine = self._engine
+        if self._closed.is_set() or engine.stopped is not None:
+            return BackendHealth("unhealthy", [f"the store has stopped: {engine.stopped or 'closed'}"])
+        with engine.lock:
+            reasons = [
+                f"queue {q.name!r}: required cursors hold back {q.counters.held} bodies"
+                for q in engine.by_qid.values()
+                if q.loaded and q.counters.held
+            ]
+        return BackendHealth("degraded" if reasons else "healthy", reasons)
+
+    def check(self) -> CheckReport:
+        with self._engine.lock:
+            self._engine.check_usable()
+            return Checker(self._engine, self._worlds).run()
+
+    def sweep(self, budget: int) -> int:
+        _check_count(budget, "budget")
+        done = 0
+        for kind in Due:
+            while done < budget and apply_due(self._engine, kind):
+                done += 1
+        if done < budget:
+            done += self._bulk.resume(budget - done)
+        if done < budget:
+            done += self._trim(budget - done)
+        return done
+
+    def _trim(self, budget: int) -> int:
+        """The journals and held bodies of the next few queues, in turn, and the worlds' journals."""
+        engine, done = self._engine, 0
+        with engine.lock:
+            names = sorted(engine.queues)
+        later = [name for name in names if name > self._swept_queue]
+        for name in (later or names)[:QUEUES_PER_SWEEP]:
+            self._swept_queue = name
+            while done < budget:
+                with engine.transaction(settles=False) as txn:
+                    q = engine.queues.get(name)
+                    q = engine.queue(name) if q is not None else None
+                    full = q is not None and (
+                        history.trim(txn, q, FRAMES_PER_SLICE) == FRAMES_PER_SLICE
+                        or history.free_held(txn, q, SLICE) == SLICE
+                    )
+                    done += txn.changed
+                if not full:
+                    break
+        for world, row in list(self._worlds.all()):
+            if done < budget and (row.retention_s is not None or row.max_bytes is not None):
+                with engine.transaction(settles=False) as txn:
+                    self._worlds.trim(txn, world, row, FRAMES_PER_SLICE)
+                    done += txn.changed
+        return done
+
+    def close(self) -> None:
+        if self._closed.is_set():
+            return
+        self._closed.set()
+        if self._housekeeper is not None:
+            self._housekeeper.join()
+        with self._engine.lock:
+            if self._engine.stopped is None:
+                self._engine.stop(StorageError("it was closed"))
+            self._engine.release_handles()
+        self._kv.close()
+
+    # -- plumbing -------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> threading.Event:
+        return self._closed
+
+    @property
+    def engine(self) -> Engine:
+        return self._engine
+
+    @contextmanager
+    def _transaction(self, queue: str) -> Iterator[tuple[Transaction, QueueState]]:
+        with self._engine.transaction() as txn:
+            yield txn, self._engine.queue(queue)
+
+    @contextmanager
+    def _looking(self, queue: str) -> Iterator[QueueState]:
+        """The queue, as the passing of time has left it."""
+        with self._engine.lock:
+            self._engine.check_usable()
+            apply_waiting(self._engine)
+            yield self._engine.queue(queue)
+
+
+class _Housekeeper(threading.Thread):
+    """Syncs in `interval` mode and sweeps, beside the traffic."""
+
+    def __init__(self, backend: EmbeddedBackend, interval_s: float) -> None:
+        super().__init__(name="penstock-housekeeper", daemon=True)
+        self._backend = backend
+        self._syncs = backend.engine.durability == "interval"
+        self._interval_s = min(interval_s, SWEEP_EVERY_S) if self._syncs else SWEEP_EVERY_S
+        self.start()
+
+    def run(self) -> None:
+        backend, since_sweep_s = self._backend, 0.0
+        while not backend.closed.wait(self._interval_s):
+            try:
+                if self._syncs and backend.engine.unsynced():
+                    backend.engine.sync()
+                since_sweep_s += self._interval_s
+                if since_sweep_s >= SWEEP_EVERY_S:
+                    since_sweep_s = 0.0
+                    backend.sweep(budget=20)
+            except PenstockError as error:
+                if backend.engine.stopped is not None:
+                    return
+                log.error("housekeeping failed, will be tried again: %s", error)
+
+
+def _check_count(value: int, name: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidMessage(f"{name} is {value!r:.40}; accepted: whole numbers from 0")
+
+
+def _check_lease_s(value: float) -> None:
+    check_duration(value, "lease_s")
+    if value < 0.001:
+        raise InvalidMessage(f"lease_s is {value!r}; the shortest lease is 0.001 seconds")
+
+
+def _check_reason(reason: str) -> None:
+    try:
+        size = len(reason.encode())
+    except (AttributeError, UnicodeEncodeError):
+        raise InvalidMessage("reason must be a str that UTF-8 can write") from None
+    if size > MAX_HEADERS_BYTES:
+        raise InvalidMessage(f"reason has {size} bytes; the limit is {MAX_HEADERS_BYTES}")
+
+
+def _checked_state(state: State) -> State:
+    try:
+        checked = State(state)
+    except ValueError:
+        checked = State.EXPIRED
+    if checked == State.EXPIRED:
+        raise InvalidMessage(f"state {state!r:.40} cannot be listed; accepted: {', '.join(CODES)}")
+    return checked

@@ -1,0 +1,357 @@
+"""Move, redrive, purge and the dropping of queues: bounded atomic slices that survive a crash.
+
+A bulk operation of more than one slice is written down as a job, and each slice writes how far it is;
+`sweep` takes up what a crash left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from penstock.backends.embedded import keys
+from penstock.backends.embedded.deadletter import ORIGIN, revived
+from penstock.backends.embedded.engine import Engine, Transaction
+from penstock.backends.embedded.keys import Due, Meta, StateCode
+from penstock.backends.embedded.lookup import STATES, Found, find_many, ready_parts
+from penstock.backends.embedded.numbers import next_number
+from penstock.backends.embedded.queue_state import QueueState
+from penstock.backends.embedded.rows import (
+    DEDUP_ROW,
+    MARK,
+    Job,
+    StateRow,
+    decode_job,
+    decode_ready,
+    decode_state,
+    packed,
+)
+from penstock.backends.embedded.transitions import (
+    DUE_OF_STATE,
+    arrive,
+    drop_bodies,
+    enter_ready,
+    leave,
+    unhold,
+)
+from penstock.codec.body import Body
+from penstock.errors import InvalidMessage, MessageLeased, MessageNotFound, PenstockError
+from penstock.event import Kind
+from penstock.message import OK, Outcome, format_id, parse_id
+
+SLICE = 500
+
+
+class Work:
+    """A job and how far it is. `done` is stored; `position` is where to look on, in memory."""
+
+    def __init__(self, job: Job, number: int | None = None, done: int = 0) -> None:
+        self.job = job
+        self.number = number
+        self.done = done
+        self.position: dict[int, bytes] = {}
+        self.outcomes: list[Outcome] = []
+
+
+class Bulk:
+    """Runs bulk operations on one store."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._running: set[int] = set()
+
+    # -- what callers ask for -------------------------------------------------------------------
+
+    def purge(self, queue: str, codes: Sequence[StateCode]) -> int:
+        return self._start(queue, lambda q: _bounded(Job("purge", q.qid, list(codes)), q))
+
+    def redrive(self, queue: str, limit: int, target: str | None) -> int:
+        def job(q: QueueState) -> Job:
+            if target is not None:
+                self._engine.queue(target)
+            states = [int(StateCode.DEAD), int(StateCode.READY)]
+            return _bounded(Job("redrive", q.qid, states, limit=limit, target=target or ""), q)
+
+        return self._start(queue, job)
+
+    def move(self, queue: str, ids: Sequence[str], target: str) -> list[Outcome]:
+        """Waiting and dead messages go to another queue under their own ids."""
+        parsed: list[bytes | Outcome] = []
+        for text in ids:
+            try:
+                parsed.append(parse_id(text))
+            except InvalidMessage as error:
+                parsed.append(Outcome(error))
+        raw_ids = [raw for raw in parsed if isinstance(raw, bytes)]
+        with self._engine.lock:
+            q = self._engine.queue(queue)
+            if self._engine.queue(target) is q:
+                raise InvalidMessage(f"move: target {target!r} is the queue itself")
+            work = Work(Job("move", q.qid, target=target, ids=raw_ids))
+        self._run(work, len(raw_ids) > SLICE)
+        outcomes = iter(work.outcomes)
+        return [one if isinstance(one, Outcome) else next(outcomes) for one in parsed]
+
+    def resume(self, slices: int) -> int:
+        """Take up jobs that nobody runs: after a crash, or the dropping of a queue."""
+        engine, taken = self._engine, 0
+        prefix = keys.meta(Meta.JOB)
+        rows = list(engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix), limit=64))
+        progress = {key[:-1]: int.from_bytes(raw[1:], "big") for key, raw in rows if len(key) == 6}
+        for key, raw in rows:
+            number = int.from_bytes(key[1:5], "big")
+            if len(key) != 5 or number in self._running:
+                continue
+            work = Work(decode_job(raw), number, progress.get(key, 0))
+            while taken < slices:
+                taken += 1
+                if self._slice(work):
+                    break
+        return taken
+
+    # -- slices ---------------------------------------------------------------------------------
+
+    def _start(self, queue: str, make: Callable[[QueueState], Job]) -> int:
+        with self._engine.lock:
+            q = self._engine.queue(queue)
+            job = make(q)
+            affected = sum(q.counters.counts[code] for code in job.states)
+            work = Work(job)
+        self._run(work, affected > SLICE)
+        return work.done
+
+    def _run(self, work: Work, long: bool) -> None:
+        if long:
+            with self._engine.transaction() as txn:
+                work.number = next_number(txn)
+                self._running.add(work.number)
+                txn.put(_job_key(work.number), packed(work.job), self._engine.meta)
+        try:
+            while not self._slice(work):
+                pass
+        finally:
+            if work.number is not None:
+                self._running.discard(work.number)
+
+    def _slice(self, work: Work) -> bool:
+        """One atomic step; True when the job is done."""
+        with self._engine.transaction() as txn:
+            q = self._engine.queue_by_number(work.job.qid)
+            before = work.done
+            if work.job.what == "drop":
+                finished = _drop_slice(txn, work)
+            elif q is None:  # Dropped meanwhile: nothing is left to do.
+                finished = True
+            else:
+                finished = _STEPS[work.job.what](txn, q, work)
+            if work.number is not None:
+                if finished:
+                    txn.changed = True
+                    txn.delete(_job_key(work.number), self._engine.meta)
+                    txn.delete(_job_key(work.number) + b"p", self._engine.meta)
+                elif work.done != before:
+                    txn.put(_job_key(work.number) + b"p", MARK + keys.u64(work.done), self._engine.meta)
+            return finished
+
+
+def start_drop(txn: Transaction, qid: int) -> None:
+    """Write down that everything of a queue goes; `resume` does it."""
+    txn.put(_job_key(next_number(txn)), packed(Job("drop", qid)), txn.engine.meta)
+
+
+def _job_key(number: int) -> bytes:
+    return keys.meta(Meta.JOB, keys.u32(number))
+
+
+def _bounded(job: Job, q: QueueState) -> Job:
+    job.seq = q.counters.next_seq - 1
+    job.order_ns = q.counters.last_order_ns
+    return job
+
+
+def _candidates(txn: Transaction, q: QueueState, work: Work, limit: int) -> list[Found]:
+    """The next messages of the job's states that were there when it was called, without bodies."""
+    engine, job = txn.engine, work.job
+    out: list[Found] = []
+    looked = 0
+    for code in job.states:
+        if code == StateCode.READY:
+            rows = q.ready.scan(work.position.get(code))
+        else:
+            prefix = keys.state_prefix(q.qid, code)
+            rows = engine.kv.scan(engine.state, work.position.get(code, prefix), keys.after_prefix(prefix))
+        for key, value in rows:
+            if looked == limit:
+                return out
+            looked += 1
+            work.position[code] = key if code == StateCode.READY else key + b"\0"
+            found = (
+                _ready_found(engine, q, (key, value))
+                if code == StateCode.READY
+                else Found(key[-16:], StateCode(code), decode_state(value), _NO_BODY, fresh=False)
+            )
+            was_there = found.row.order_ns <= job.order_ns if found.fresh else found.row.seq <= job.seq
+            if was_there:
+                out.append(found)
+    return out
+
+
+_NO_BODY = Body(0, 1, 0, 0, 0, "", {}, (), None, b"")
+
+
+def _ready_found(engine: Engine, q: QueueState, row: tuple[bytes, bytes]) -> Found:
+    lane, order_ns, raw_id = ready_parts(row)
+    has_row, weight, attempts, expires_at_ns = decode_ready(row[1])
+    if has_row:
+        raw = engine.kv.get(keys.state(q.qid, StateCode.READY, raw_id), engine.state)
+        if raw is not None:
+            return Found(raw_id, StateCode.READY, decode_state(raw), _NO_BODY, fresh=False)
+    state = StateRow(attempts, 0, 0, 0, order_ns, expires_at_ns, weight, lane)
+    return Found(raw_id, StateCode.READY, state, _NO_BODY, fresh=True)
+
+
+def _purge_slice(txn: Transaction, q: QueueState, work: Work) -> bool:
+    before = dict(work.position)
+    gone = _candidates(txn, q, work, SLICE)
+    if work.position == before:
+        return True
+    if gone:
+        for found in gone:
+            leave(txn, q, found)
+        ids = [found.raw_id for found in gone]
+        drop_bodies(txn, q, ids, q.counters.next_seq)
+        txn.record(q, Kind.PURGED, ids, [found.row.attempts for found in gone])
+        work.done += len(ids)
+    return False
+
+
+def _redrive_slice(txn: Transaction, q: QueueState, work: Work) -> bool:
+    engine, job = txn.engine, work.job
+    wanted = min(SLICE, job.limit - work.done)
+    before = dict(work.position)
+    candidates = _candidates(txn, q, work, wanted) if wanted > 0 else []
+    if wanted <= 0 or work.position == before:
+        return True
+    by_target: dict[str, list[Found]] = {}
+    for found in find_many(engine, q, [found.raw_id for found in candidates]):
+        if found is None or (found.code == StateCode.READY and ORIGIN not in found.body.headers):
+            continue
+        name = job.target or found.body.headers.get(ORIGIN, q.name)
+        if name in engine.queues:
+            by_target.setdefault(name, []).append(found)
+    for name, group in by_target.items():
+        target = engine.queue(name)
+        if target is q:
+            work.done += _revive_here(txn, q, group)
+        else:
+            work.done += len(_transfer(txn, q, target, group, Kind.REDRIVEN))
+    return work.done >= job.limit
+
+
+def _revive_here(txn: Transaction, q: QueueState, group: list[Found]) -> int:
+    dead = [found for found in group if found.code == StateCode.DEAD]
+    for seq, found in enumerate(dead, start=q.counters.next_seq):
+        leave(txn, q, found)
+        row = found.row
+        row.attempts, row.seq, row.since_ns, row.expires_at_ns = 0, seq, txn.now_ns, 0
+        row.order_ns = q.next_order_ns(txn.now_ns)
+        enter_ready(txn, q, found.raw_id, row, fresh=False)
+    if dead:
+        txn.record(q, Kind.REDRIVEN, [found.raw_id for found in dead], due_ns=txn.now_ns)
+    return len(dead)
+
+
+def _transfer(
+    txn: Transaction, q: QueueState, target: QueueState, group: list[Found], kind: Kind
+) -> set[bytes]:
+    """Take messages out of one queue and into another; the ids that went."""
+    there = find_many(txn.engine, target, [found.raw_id for found in group])
+    ids: list[bytes] = []
+    visible: list[int] = []
+    for found, other in zip(group, there, strict=True):
+        if other is not None:
+            if other.code != StateCode.GONE:
+                continue
+            unhold(txn, target, other)
+        leave(txn, q, found)
+        waiting = kind == Kind.MOVED and found.code != StateCode.DEAD
+        body = (
+            msgspec.structs.replace(found.body, expires_at_ns=found.row.expires_at_ns)
+            if waiting
+            else revived(found.body)
+        )
+        visible_at_ns = found.row.until_ns if found.code == StateCode.DELAYED else 0
+        arrive(txn, target, found.raw_id, body, target.counters.next_seq + len(ids), visible_at_ns)
+        ids.append(found.raw_id)
+        visible.append(visible_at_ns or txn.now_ns)
+    if ids:
+        drop_bodies(txn, q, ids, q.counters.next_seq)
+        txn.record(q, kind, ids, extra=target.name)
+        txn.record(target, Kind.ENQUEUED, ids, due_ns=visible, extra=q.name)
+    return set(ids)
+
+
+def _move_slice(txn: Transaction, q: QueueState, work: Work) -> bool:
+    engine, job = txn.engine, work.job
+    ids = job.ids[work.done : work.done + SLICE]
+    target = engine.queue(job.target)
+    errors: dict[int, PenstockError] = {}
+    group: list[Found] = []
+    places: dict[bytes, int] = {}
+    for place, (raw_id, found) in enumerate(zip(ids, find_many(engine, q, ids), strict=True)):
+        text = format_id(raw_id)
+        if found is None or found.code == StateCode.GONE or raw_id in places:
+            errors[place] = MessageNotFound(text, q.name)
+        elif found.code == StateCode.LEASED:
+            errors[place] = MessageLeased(text, q.name)
+        elif found.code == StateCode.DONE or (found.code == StateCode.DELAYED and target.settings.fifo):
+            errors[place] = InvalidMessage(
+                f"message {text} is {STATES[found.code]}: it cannot be moved to {target.name!r}"
+            )
+        else:
+            places[raw_id] = place
+            group.append(found)
+    went = _transfer(txn, q, target, group, Kind.MOVED)
+    for raw_id, place in places.items():
+        if raw_id not in went:
+            errors[place] = InvalidMessage(
+                f"message {format_id(raw_id)} exists in {target.name!r} already; it was left where it is"
+            )
+    work.outcomes += [Outcome(errors[place]) if place in errors else OK for place in range(len(ids))]
+    work.done += len(ids)
+    return work.done >= len(job.ids)
+
+
+def _drop_slice(txn: Transaction, work: Work) -> bool:
+    """Rows in the due index are found through the rows that they belong to; the rest goes by range."""
+    engine, qid = txn.engine, work.job.qid
+    txn.changed = True
+    prefix, end = keys.u32(qid), keys.u32(qid + 1)
+    states = list(engine.kv.scan(engine.state, prefix, end, limit=SLICE))
+    for key, value in states:
+        code, raw_id, row = key[4], key[-16:], decode_state(value)
+        txn.delete(key, engine.state)
+        if code in DUE_OF_STATE and row.until_ns:
+            txn.delete_due(DUE_OF_STATE[StateCode(code)], row.until_ns, qid, raw_id)
+        if code == StateCode.DELAYED and row.expires_at_ns:
+            txn.delete_due(Due.TTL, row.expires_at_ns, qid, raw_id)
+    ready = list(engine.kv.scan(engine.ready, prefix, end, limit=SLICE))
+    for key, value in ready:
+        txn.delete(key, engine.ready)
+        if expires_at_ns := decode_ready(value)[3]:
+            txn.delete_due(Due.TTL, expires_at_ns, qid, key[-16:])
+    dedup = list(engine.kv.scan(engine.dedup, prefix, end, limit=SLICE))
+    for key, value in dedup:
+        txn.delete(key, engine.dedup)
+        txn.delete_due(Due.DEDUP, DEDUP_ROW.unpack(value)[1], qid, key[4:])
+    if states or ready or dedup:
+        return False
+    for space in (engine.messages, engine.journal, engine.held):
+        txn.batch.delete_range(prefix, end, space)
+    for kind in (Meta.CURSOR, Meta.LANE_HINT):
+        txn.batch.delete_range(keys.meta(kind, prefix), keys.meta(kind, end), engine.meta)
+    return True
+
+
+_STEPS = {"purge": _purge_slice, "redrive": _redrive_slice, "move": _move_slice}

@@ -1,0 +1,84 @@
+"""The end of a message that will not be tried again: DEAD here, or READY in the dead-letter queue."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.backends.embedded.engine import Transaction
+from penstock.backends.embedded.keys import StateCode
+from penstock.backends.embedded.queue_state import QueueState
+from penstock.backends.embedded.rows import StateRow
+from penstock.backends.embedded.transitions import arrive, drop_bodies, enter
+from penstock.clock import to_ns
+from penstock.codec.body import Body, decode_body
+from penstock.event import Kind
+from penstock.message import OWNED_HEADER_PREFIX
+
+ORIGIN = OWNED_HEADER_PREFIX + "origin"
+REASON = OWNED_HEADER_PREFIX + "reason"
+ATTEMPTS = OWNED_HEADER_PREFIX + "attempts"
+
+
+def kill(txn: Transaction, q: QueueState, dead: list[tuple[bytes, StateRow]], reason: str) -> None:
+    """Messages that have left their state; the events are recorded here."""
+    target = txn.engine.queues.get(q.settings.dead_letter) if q.settings.dead_letter else None
+    if target is not None:
+        target = txn.engine.queue(target.name)
+        dead = _bury_elsewhere(txn, q, target, dead, reason)
+    if not dead:
+        return
+    keep_s = q.settings.dead_retention_s
+    remove_at_ns = txn.now_ns + to_ns(keep_s) if keep_s is not None else 0
+    for seq, (raw_id, row) in enumerate(dead, start=q.counters.next_seq):
+        row.seq, row.since_ns, row.until_ns = seq, txn.now_ns, remove_at_ns
+        row.reason = reason or row.reason
+        enter(txn, q, raw_id, StateCode.DEAD, row)
+    attempts = [row.attempts for _, row in dead]
+    txn.record(q, Kind.DEAD, [raw_id for raw_id, _ in dead], attempts, remove_at_ns, reason=reason)
+
+
+def _bury_elsewhere(
+    txn: Transaction, q: QueueState, target: QueueState, dead: list[tuple[bytes, StateRow]], reason: str
+) -> list[tuple[bytes, StateRow]]:
+    """Move them to the dead-letter queue; the ones that cannot go there are given back."""
+    engine = txn.engine
+    ids = [raw_id for raw_id, _ in dead]
+    bodies = engine.kv.get_many([q.prefix + raw_id for raw_id in ids], engine.messages)
+    # Ids are the users' to choose: one that the target holds already must not be overwritten.
+    there = engine.kv.get_many([target.prefix + raw_id for raw_id in ids], engine.messages)
+    moved: list[tuple[bytes, StateRow]] = []
+    staying: list[tuple[bytes, StateRow]] = []
+    for (raw_id, row), raw, taken in zip(dead, bodies, there, strict=True):
+        if raw is None or taken is not None:
+            staying.append((raw_id, row))
+            continue
+        seq = target.counters.next_seq + len(moved)
+        arrive(txn, target, raw_id, _buried(decode_body(raw), q.name, row, reason), seq)
+        moved.append((raw_id, row))
+    if moved:
+        gone = [raw_id for raw_id, _ in moved]
+        txn.record(target, Kind.ENQUEUED, gone, due_ns=txn.now_ns, reason=reason, extra=q.name)
+        drop_bodies(txn, q, gone, q.counters.next_seq)
+        attempts = [row.attempts for _, row in moved]
+        txn.record(q, Kind.DEAD, gone, attempts, reason=reason, extra=target.name)
+    return staying
+
+
+def _buried(body: Body, origin: str, row: StateRow, reason: str) -> Body:
+    headers = {
+        **body.headers,
+        ORIGIN: body.headers.get(ORIGIN, origin),
+        REASON: reason or row.reason,
+        ATTEMPTS: str(row.attempts),
+    }
+    return _with(body, headers)
+
+
+def revived(body: Body) -> Body:
+    """As it was before it died: without the headers that burial added."""
+    return _with(body, {k: v for k, v in body.headers.items() if k not in (ORIGIN, REASON, ATTEMPTS)})
+
+
+def _with(body: Body, headers: dict[str, str]) -> Body:
+    # A dead message no longer expires: it stays until someone has looked at it.
+    return msgspec.structs.replace(body, headers=headers, expires_at_ns=0)

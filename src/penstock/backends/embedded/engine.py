@@ -1,0 +1,302 @@
+"""The writer of an embedded store: one lock, atomic transactions, group commit.
+
+Everything that changes a store goes through `Engine.transaction`: state, index, counters and journal
+frame become one write, or none of it happened.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from types import TracebackType
+from typing import Literal
+
+from penstock.backends.embedded import keys
+from penstock.backends.embedded.keys import Due, Meta
+from penstock.backends.embedded.queue_state import QueueState
+from penstock.backends.embedded.rows import MARK, encode_counters
+from penstock.clock import Clock
+from penstock.codec.frame import Column, Text, encode_frame, encode_run
+from penstock.errors import QueueNotFound, StorageError
+from penstock.event import Kind
+from penstock.ids import IdGenerator
+from penstock.kv.base import Store
+
+Durability = Literal["sync", "interval", "os"]
+
+#: Deletions in one kind of due rows after which the place where the live ones start is written down, so
+#: that reopening after a crash does not walk over more of their tombstones than this.
+DUE_HINT_EVERY = 4096
+
+FAR_FUTURE_NS = 1 << 63
+
+
+class Engine:
+    """An opened store and what is kept of it in memory. Its parts are guarded by `lock`."""
+
+    def __init__(self, kv: Store, clock: Clock, rng: random.Random, durability: Durability) -> None:
+        self.kv = kv
+        self.clock = clock
+        self.rng = rng
+        self.durability: Durability = durability
+        self.ids = IdGenerator(rng)
+        self.lock = threading.RLock()
+        self.messages, self.ready, self.state = kv.space("messages"), kv.space("ready"), kv.space("state")
+        self.due, self.dedup, self.journal = kv.space("due"), kv.space("dedup"), kv.space("journal")
+        self.entries, self.held, self.meta = kv.space("entries"), kv.space("held"), kv.space("meta")
+        self.queues: dict[str, QueueState] = {}
+        self.by_qid: dict[int, QueueState] = {}
+        #: No live due row of a kind is earlier than this; the hints are what the store has of it.
+        self.next_due_ns: dict[Due, int] = {}
+        self._due_hints_ns: dict[Due, int] = {}
+        self._due_deletions = dict.fromkeys(Due, 0)
+        self.load_due_hints()
+        #: The number for the next queue or world, once read.
+        self.next_number: int | None = None
+        #: Queues that a long-poll waits on.
+        self.waiting: set[QueueState] = set()
+        self._stopped: StorageError | None = None
+        self._writes = 0
+        self._synced = 0
+        self._syncing = False
+        self._sync_turn = threading.Condition()
+
+    # -- queues ---------------------------------------------------------------------------------
+
+    def queue(self, name: str) -> QueueState:
+        """The queue, its numbers loaded. Call it with the lock held."""
+        try:
+            q = self.queues[name]
+        except (KeyError, TypeError):
+            raise QueueNotFound(name) from None
+        if not q.loaded:
+            q.load(self)
+        return q
+
+    def queue_by_number(self, qid: int) -> QueueState | None:
+        q = self.by_qid.get(qid)
+        if q is not None and not q.loaded:
+            q.load(self)
+        return q
+
+    # -- writing --------------------------------------------------------------------------------
+
+    def transaction(self, *, settles: bool = True) -> Transaction:
+        """A context: takes the lock, and at its end commits, or undoes what memory had taken on.
+
+        Without `settles` it does not wait for the disk: for changes that nobody is told of, such as the
+        releasing of what is due, which the next write's sync covers.
+        """
+        return Transaction(self, settles)
+
+    def check_usable(self) -> None:
+        if self._stopped is not None:
+            raise StorageError(f"the store has stopped: {self._stopped}; reopen it") from self._stopped
+
+    def stop(self, error: StorageError) -> None:
+        """Nothing is answered from now on: what memory holds may differ from what the disk has."""
+        self._stopped = error
+        with self._sync_turn:
+            self._sync_turn.notify_all()
+        with self.lock:
+            for q in self.by_qid.values():
+                q.arrived.notify_all()
+
+    def release_handles(self) -> None:
+        """Drop the store's handles: the driver keeps a database open while one is alive."""
+        self.messages = self.ready = self.state = self.due = self.dedup = self.journal = None
+        self.entries = self.held = self.meta = None
+        for q in self.by_qid.values():
+            q.unload()
+
+    @property
+    def stopped(self) -> StorageError | None:
+        return self._stopped
+
+    def settle(self, ticket: int) -> None:
+        """Return once write number `ticket` is as durable as the mode promises.
+
+        Of the callers that wait, one syncs for all: whatever was written before its sync began is
+        covered by it.
+        """
+        if self.durability != "sync":
+            return
+        with self._sync_turn:
+            while self._syncing and self._synced < ticket and self._stopped is None:
+                self._sync_turn.wait()
+            self.check_usable()
+            if self._synced >= ticket:
+                return
+            self._syncing = True
+        self.sync()
+
+    def sync(self) -> None:
+        """Make everything written so far survive a power cut."""
+        covered = self._writes
+        try:
+            self.kv.sync()
+        except StorageError as error:
+            # After a failed fsync the kernel may have dropped the pages: a retry could lie.
+            self.stop(error)
+            raise
+        finally:
+            with self._sync_turn:
+                self._syncing = False
+                if self._stopped is None:
+                    self._synced = max(self._synced, covered)
+                self._sync_turn.notify_all()
+
+    def unsynced(self) -> bool:
+        return self._synced < self._writes
+
+    def count_write(self) -> int:
+        self._writes += 1
+        return self._writes
+
+    # -- what falls due -------------------------------------------------------------------------
+
+    def earliest_due_ns(self) -> int:
+        """A time before which no lease ends and no delay passes."""
+        return min(self.next_due_ns[Due.LEASE], self.next_due_ns[Due.DELAY])
+
+    def load_due_hints(self) -> None:
+        for kind in Due:
+            raw = self.kv.get(keys.meta(Meta.DUE_HINT, bytes((kind,))), self.meta)
+            self.next_due_ns[kind] = self._due_hints_ns[kind] = int.from_bytes(raw[1:], "big") if raw else 0
+
+    def put_due_hint(self, txn: Transaction, kind: Due, at_ns: int) -> None:
+        self._due_hints_ns[kind] = at_ns
+        txn.put(keys.meta(Meta.DUE_HINT, bytes((kind,))), MARK + keys.u64(at_ns), self.meta)
+
+    def note_due(self, txn: Transaction, kind: Due, at_ns: int) -> None:
+        """A due row was put: keep the hints below it, and wake those who would sleep past it."""
+        if at_ns < self._due_hints_ns[kind]:
+            self.put_due_hint(txn, kind, at_ns)
+        if at_ns < self.next_due_ns[kind]:
+            self.next_due_ns[kind] = at_ns
+            for q in self.waiting:
+                q.arrived.notify_all()
+
+    def count_due_deletions(self, txn: Transaction, kind: Due, count: int) -> None:
+        self._due_deletions[kind] += count
+        if self._due_deletions[kind] < DUE_HINT_EVERY:
+            return
+        self._due_deletions[kind] = 0
+        # Rows that this very write puts are not visible to the scan: they bound the hint themselves.
+        lower = keys.meta(kind, keys.u64(self.next_due_ns[kind]))
+        first = next(self.kv.scan(self.due, lower, bytes((kind + 1,)), limit=1), None)
+        found = txn.now_ns if first is None else keys.parse_due(first[0])[1]
+        hint = max(self.next_due_ns[kind], min(found, txn.earliest_put.get(kind, found)))
+        self.next_due_ns[kind] = hint
+        self.put_due_hint(txn, kind, hint)
+
+
+class Transaction:
+    """One atomic write in the making."""
+
+    def __init__(self, engine: Engine, settles: bool) -> None:
+        self.engine = engine
+        self.settles = settles
+
+    def __enter__(self) -> Transaction:
+        engine = self.engine
+        engine.lock.acquire()
+        try:
+            engine.check_usable()
+            self.now_ns = engine.clock.now_ns()
+            self.batch = engine.kv.batch()
+        except BaseException:
+            engine.lock.release()
+            raise
+        self.put = self.batch.put
+        self.delete = self.batch.delete
+        #: Set before anything in memory changes: a failure then reads it anew.
+        self.changed = False
+        self.earliest_put: dict[Due, int] = {}
+        self.due_deletions: dict[Due, int] = {}
+        self._recorded: dict[int, QueueState] = {}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        engine = self.engine
+        ticket = 0
+        try:
+            if kind is not None:
+                self._undo()
+                return
+            if self.changed:
+                try:
+                    self._finish()
+                    engine.kv.write(self.batch)
+                except BaseException:
+                    self._undo()
+                    raise
+                ticket = engine.count_write()
+        finally:
+            engine.lock.release()
+        if ticket and self.settles:
+            engine.settle(ticket)
+
+    def record(
+        self,
+        q: QueueState,
+        kind: Kind,
+        ids: list[bytes],
+        attempts: Column = 0,
+        due_ns: Column = 0,
+        consumer: Text = "",
+        reason: Text = "",
+        extra: Text = "",
+    ) -> None:
+        """Events for the queue's journal, numbered from `q.counters.next_seq` on."""
+        q.runs.append(encode_run(kind, self.now_ns, ids, attempts, due_ns, consumer, reason, extra))
+        q.counters.next_seq += len(ids)
+        q.pending += len(ids)
+        self._recorded[q.qid] = q
+        self.changed = True
+
+    def put_due(self, kind: Due, at_ns: int, qid: int, raw_ids: list[bytes]) -> None:
+        """Due rows of one time."""
+        prefix = keys.due_prefix(kind, at_ns, qid)
+        put, space = self.put, self.engine.due
+        for raw_id in raw_ids:
+            put(prefix + raw_id, MARK, space)
+        if at_ns < self.earliest_put.get(kind, FAR_FUTURE_NS):
+            self.earliest_put[kind] = at_ns
+        self.engine.note_due(self, kind, at_ns)
+
+    def delete_due(self, kind: Due, at_ns: int, qid: int, raw_id: bytes) -> None:
+        self.delete(keys.due(kind, at_ns, qid, raw_id), self.engine.due)
+        self.due_deletions[kind] = self.due_deletions.get(kind, 0) + 1
+
+    def _finish(self) -> None:
+        for kind, count in self.due_deletions.items():
+            self.engine.count_due_deletions(self, kind, count)
+        for q in self._recorded.values():
+            self.put_counters(q)
+
+    def put_counters(self, q: QueueState) -> None:
+        engine, c = self.engine, q.counters
+        if q.pending:
+            first = c.next_seq - q.pending
+            frame = encode_frame(first, q.pending, self.now_ns, c.counts, q.runs)
+            self.put(keys.journal(q.qid, c.next_seq - 1), frame, engine.journal)
+            c.journal_bytes += len(frame)
+            q.runs, q.pending = [], 0
+        self.put(keys.meta(Meta.COUNTERS, q.prefix), encode_counters(c), engine.meta)
+        self.changed = True
+
+    def _undo(self) -> None:
+        """Memory follows the store again: whatever this write had changed is read anew."""
+        if not self.changed:
+            return
+        engine = self.engine
+        engine.next_number = None
+        for q in engine.by_qid.values():
+            q.unload()
+        try:
+            engine.load_due_hints()
+        except StorageError as error:
+            engine.stop(error)

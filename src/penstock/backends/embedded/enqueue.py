@@ -1,0 +1,319 @@
+"""Enqueue and upsert: one pass over the batch, two rows a message."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from penstock.backends.embedded import keys
+from penstock.backends.embedded.engine import Engine, Transaction
+from penstock.backends.embedded.keys import Due, StateCode
+from penstock.backends.embedded.lookup import STATES, Found, find_many
+from penstock.backends.embedded.queue_state import ENQUEUED, QueueState
+from penstock.backends.embedded.rows import DEDUP_ROW, ROW_VERSION, StateRow, encode_ready
+from penstock.backends.embedded.transitions import enter, enter_ready, leave, unhold
+from penstock.clock import to_ns
+from penstock.codec.body import BODY_VERSION, FIXED, Body, check_message, encode_body, encode_variable
+from penstock.errors import InvalidMessage, MessageLeased, PenstockError, Unsupported
+from penstock.event import Kind
+from penstock.kv.base import Row
+from penstock.message import (
+    DEFAULT_PRIORITY,
+    MAX_PAYLOAD_BYTES,
+    EnqueueResult,
+    NewMessage,
+    checked_name,
+    format_id,
+    parse_id,
+)
+
+#: How many shapes of plain messages are remembered.
+SHAPES_KEPT = 4096
+
+#: lane, priority, weight, variable header, ready value: all of a plain message but payload, id and order.
+_Shape = tuple[bytes, int, int, bytes, bytes]
+
+
+class Enqueuer:
+    """Enqueues into one store."""
+
+    def __init__(self, engine: Engine, backend: str) -> None:
+        self._engine = engine
+        self._backend = backend
+        self._shapes: dict[tuple[str, int, int, bool], _Shape] = {}
+
+    def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
+        with self._engine.transaction() as txn:
+            q = self._engine.queue(queue)
+            return self._enqueue(txn, q, messages) if messages else []
+
+    def _enqueue(
+        self, txn: Transaction, q: QueueState, messages: Sequence[NewMessage]
+    ) -> list[EnqueueResult]:
+        engine, now_ns, fifo = self._engine, txn.now_ns, q.settings.fifo
+        txn.changed = True
+        high, text, low = engine.ids.take(len(messages), now_ns)
+        order_ns = q.next_order_ns(now_ns, len(messages))
+        shapes, put, prefix = self._shapes, txn.put, q.prefix
+        bodies, ready = engine.messages, engine.ready
+        pack, to_bytes = FIXED.pack, int.to_bytes
+        ids: list[bytes] = []
+        results: list[EnqueueResult] = []
+        lanes: dict[bytes, list[Row]] = {}
+        rest = _Rest(txn, q, messages, ids)
+        for m in messages:
+            # Plain messages, by far the most: what remains to be checked was settled with their shape.
+            shape = None
+            try:
+                if not (
+                    m.headers
+                    or m.throttle_keys
+                    or m.delay_s
+                    or m.ttl_s is not None
+                    or m.dedup_id is not None
+                    or m.id is not None
+                    or type(m.payload) is not bytes
+                    or len(m.payload) > MAX_PAYLOAD_BYTES
+                ):
+                    shape = shapes.get((m.fairness_key, m.priority, m.weight, fifo))
+            except (TypeError, AttributeError):
+                pass  # Not a message, or a field of a wrong type: the full check below says which.
+            if shape is not None:
+                lane, priority, weight, variable, value = shape
+                raw_id = high + to_bytes(low, 6, "big")
+                fixed = pack(BODY_VERSION, 0, priority, weight, now_ns, order_ns, 0, len(variable))
+                put(prefix + raw_id, fixed + variable + m.payload, bodies)
+                key = prefix + lane + to_bytes(order_ns, 8, "big") + raw_id
+                put(key, value, ready)
+                ids.append(raw_id)
+                if lane in lanes:
+                    lanes[lane].append((key, value))
+                else:
+                    lanes[lane] = [(key, value)]
+                results.append(EnqueueResult(f"{text}{low:012x}"))
+            else:
+                try:
+                    self._check(q, m)
+                    raw_id = high + to_bytes(low, 6, "big") if m.id is None else parse_id(m.id)
+                    results.append(rest.enqueue(m, raw_id, order_ns, lanes))
+                    self._remember_shape(q, m)
+                except PenstockError as error:
+                    results.append(EnqueueResult(None, error))
+            low += 1
+            order_ns += 1
+        if ids:
+            self._count(txn, q, ids, lanes, rest)
+        return results
+
+    def _count(
+        self, txn: Transaction, q: QueueState, ids: list[bytes], lanes: dict[bytes, list[Row]], rest: _Rest
+    ) -> None:
+        for lane, rows in lanes.items():
+            q.ready.add(txn, lane, rows)
+        visible = rest.visible_at_ns
+        q.counters.counts[StateCode.READY] += len(ids) - len(visible)
+        q.counters.enqueued_total += len(ids)
+        due = [visible.get(i, txn.now_ns) for i in range(len(ids))] if visible else txn.now_ns
+        txn.record(q, Kind.ENQUEUED, ids, due_ns=due)
+        q.rates.add(txn.now_ns, ENQUEUED, len(ids))
+        q.arrived.notify(len(ids))
+
+    def upsert(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
+        """Create, or replace body and settings of a waiting message, which keeps its place."""
+        results: list[EnqueueResult] = []
+        at = 0
+        while at < len(messages):
+            # A batch sees the store as it was: an id that comes again starts the next one.
+            seen: set[object] = set()
+            end = at
+            while end < len(messages) and (key := getattr(messages[end], "id", None)) not in seen:
+                if key is not None:
+                    seen.add(key)
+                end += 1
+            with self._engine.transaction() as txn:
+                q = self._engine.queue(queue)
+                results += [self._upsert(txn, q, m) for m in messages[at:end]]
+            at = end
+        return results
+
+    def _upsert(self, txn: Transaction, q: QueueState, m: NewMessage) -> EnqueueResult:
+        try:
+            self._check(q, m)
+            if m.dedup_id is not None:
+                raise InvalidMessage("upsert goes by id; leave dedup_id out")
+            found = None
+            if m.id is not None:
+                found = find_many(self._engine, q, [parse_id(m.id)])[0]
+            if found is None or found.code == StateCode.GONE:
+                return self._enqueue(txn, q, [m])[0]
+            if found.code == StateCode.LEASED:
+                raise MessageLeased(format_id(found.raw_id), q.name)
+            if found.code not in (StateCode.READY, StateCode.DELAYED):
+                raise InvalidMessage(
+                    f"message {m.id} is {STATES[found.code]}; only waiting ones are replaced"
+                )
+        except PenstockError as error:
+            return EnqueueResult(None, error)
+        self._replace(txn, q, m, found)
+        return EnqueueResult(m.id)
+
+    def _replace(self, txn: Transaction, q: QueueState, m: NewMessage, found: Found) -> None:
+        leave(txn, q, found)
+        row, now_ns = found.row, txn.now_ns
+        visible_at_ns = now_ns + to_ns(m.delay_s)
+        if visible_at_ns > now_ns:
+            row.order_ns = visible_at_ns
+        elif found.code == StateCode.DELAYED and not q.settings.fifo:
+            row.order_ns = q.next_order_ns(now_ns)
+        row.lane = q.lane(m.priority, m.fairness_key, m.throttle_keys)
+        row.weight = m.weight
+        row.expires_at_ns = now_ns + to_ns(m.ttl_s) if m.ttl_s is not None else 0
+        row.seq = q.counters.next_seq
+        body = Body(
+            m.priority,
+            m.weight,
+            found.body.enqueued_at_ns,
+            row.order_ns,
+            row.expires_at_ns,
+            m.fairness_key,
+            m.headers,
+            tuple(m.throttle_keys),
+            found.body.dedup_id,
+            m.payload,
+        )
+        txn.put(q.prefix + found.raw_id, encode_body(body), self._engine.messages)
+        if visible_at_ns > now_ns:
+            row.since_ns, row.until_ns = now_ns, visible_at_ns
+            enter(txn, q, found.raw_id, StateCode.DELAYED, row)
+        else:
+            if found.code == StateCode.DELAYED:
+                row.since_ns = now_ns
+            fresh = row.attempts == 0 and row.since_ns == body.enqueued_at_ns
+            enter_ready(txn, q, found.raw_id, row, fresh=fresh)
+        txn.record(q, Kind.UPDATED, [found.raw_id], row.attempts, visible_at_ns)
+
+    def _check(self, q: QueueState, m: NewMessage) -> None:
+        if not isinstance(m, NewMessage):
+            raise InvalidMessage(f"a message must be a NewMessage, not {type(m).__name__}")
+        check_message(m)
+        if m.throttle_keys:
+            raise Unsupported("throttle_keys", "throttling", self._backend)
+        if q.settings.fifo and (m.delay_s or m.priority != DEFAULT_PRIORITY):
+            raise InvalidMessage(
+                f"queue {q.name!r} is fifo: a message's own delay_s or priority would break its order"
+            )
+
+    def _remember_shape(self, q: QueueState, m: NewMessage) -> None:
+        if m.headers or m.throttle_keys or m.dedup_id is not None:
+            return
+        if len(self._shapes) >= SHAPES_KEPT:
+            self._shapes.clear()
+        self._shapes[(m.fairness_key, m.priority, m.weight, q.settings.fifo)] = (
+            q.lane(m.priority, m.fairness_key, ()),
+            m.priority,
+            m.weight,
+            encode_variable((m.fairness_key, {}, (), None)),
+            encode_ready(m.weight, 0, 0, has_row=False),
+        )
+
+
+class _Rest:
+    """The messages of a batch that have more to them than a payload and a key."""
+
+    def __init__(
+        self, txn: Transaction, q: QueueState, messages: Sequence[NewMessage], ids: list[bytes]
+    ) -> None:
+        self._txn = txn
+        self._q = q
+        self._messages = messages
+        self._ids = ids
+        #: place among the batch's ids -> when it becomes visible, for delayed ones
+        self.visible_at_ns: dict[int, int] = {}
+        self._looked_up = False
+        self._known: dict[bytes, Found | None] = {}
+        self._taken: set[bytes] = set()
+        self._dedup: dict[bytes, tuple[int, bytes]] = {}
+
+    def enqueue(
+        self, m: NewMessage, raw_id: bytes, order_ns: int, lanes: dict[bytes, list[Row]]
+    ) -> EnqueueResult:
+        if not self._looked_up:
+            self._look_up()
+            self._looked_up = True
+        if (first := self._earlier(m, raw_id)) is not None:
+            return EnqueueResult(format_id(first), duplicate=True)
+        txn, q, now_ns = self._txn, self._q, self._txn.now_ns
+        engine = txn.engine
+        visible_at_ns = now_ns + to_ns(m.delay_s)
+        delayed = visible_at_ns > now_ns
+        expires_at_ns = now_ns + to_ns(m.ttl_s) if m.ttl_s is not None else 0
+        body = Body(
+            m.priority,
+            m.weight,
+            now_ns,
+            visible_at_ns if delayed else order_ns,
+            expires_at_ns,
+            m.fairness_key,
+            m.headers or {},
+            tuple(m.throttle_keys),
+            m.dedup_id,
+            m.payload,
+        )
+        txn.put(q.prefix + raw_id, encode_body(body), engine.messages)
+        lane = q.lane(m.priority, m.fairness_key, m.throttle_keys)
+        if delayed:
+            seq = q.counters.next_seq + len(self._ids)
+            row = StateRow(0, seq, now_ns, visible_at_ns, visible_at_ns, expires_at_ns, m.weight, lane)
+            enter(txn, q, raw_id, StateCode.DELAYED, row)
+            self.visible_at_ns[len(self._ids)] = visible_at_ns
+        else:
+            key = keys.ready(q.qid, lane, order_ns, raw_id)
+            value = encode_ready(m.weight, 0, expires_at_ns, has_row=False)
+            txn.put(key, value, engine.ready)
+            lanes.setdefault(lane, []).append((key, value))
+            if expires_at_ns:
+                txn.put_due(Due.TTL, expires_at_ns, q.qid, [raw_id])
+        self._ids.append(raw_id)
+        return EnqueueResult(format_id(raw_id))
+
+    def _look_up(self) -> None:
+        """Everything that the batch's given ids and dedup ids may meet, in two reads."""
+        engine, q = self._txn.engine, self._q
+        raw_ids, dedup_keys = set(), set()
+        for m in self._messages:
+            # An item that is not valid reports so itself, when its turn comes.
+            with contextlib.suppress(InvalidMessage, AttributeError):
+                if m.id is not None:
+                    raw_ids.add(parse_id(m.id))
+                if m.dedup_id is not None and q.settings.dedup_window_s:
+                    checked_name(m.dedup_id, "dedup_id")
+                    dedup_keys.add(keys.dedup(q.qid, m.dedup_id))
+        ids, ordered = list(raw_ids), list(dedup_keys)
+        self._known = dict(zip(ids, find_many(engine, q, ids), strict=True))
+        for key, raw in zip(ordered, engine.kv.get_many(ordered, engine.dedup), strict=True):
+            if raw is not None:
+                _, until_ns, first = DEDUP_ROW.unpack(raw)
+                self._dedup[key] = (until_ns, first)
+
+    def _earlier(self, m: NewMessage, raw_id: bytes) -> bytes | None:
+        """The message that answers for this one, if there is one; else this one is now the first."""
+        txn, q = self._txn, self._q
+        found = self._known.get(raw_id) if m.id is not None else None
+        if raw_id in self._taken or (found is not None and found.code != StateCode.GONE):
+            return raw_id
+        if m.dedup_id is not None and q.settings.dedup_window_s:
+            key = keys.dedup(q.qid, m.dedup_id)
+            until_ns, first = self._dedup.get(key, (0, b""))
+            if until_ns > txn.now_ns:
+                return first
+            if until_ns:
+                txn.delete_due(Due.DEDUP, until_ns, q.qid, key[4:])
+            until_ns = txn.now_ns + to_ns(q.settings.dedup_window_s)
+            txn.put(key, DEDUP_ROW.pack(ROW_VERSION, until_ns, raw_id), txn.engine.dedup)
+            txn.put_due(Due.DEDUP, until_ns, q.qid, [key[4:]])
+            self._dedup[key] = (until_ns, raw_id)
+        if m.id is not None:
+            self._taken.add(raw_id)
+            if found is not None:
+                unhold(txn, q, found)
+        return None

@@ -1,0 +1,377 @@
+"""Lease, ack, nack, reject, extend, and the return of what nobody finished."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from penstock.backends.embedded import keys
+from penstock.backends.embedded.deadletter import kill
+from penstock.backends.embedded.engine import Engine, Transaction
+from penstock.backends.embedded.keys import Due, StateCode
+from penstock.backends.embedded.lookup import Found
+from penstock.backends.embedded.queue_state import ACKED, FAILED, QueueState
+from penstock.backends.embedded.ready import Lane
+from penstock.backends.embedded.rows import ROW_VERSION, STATE_ROW, StateRow, decode_state, encode_state
+from penstock.backends.embedded.transitions import drop_bodies, enter, enter_ready, leave
+from penstock.clock import to_ns
+from penstock.codec.body import (
+    BODY_VERSION,
+    FIXED,
+    FIXED_BYTES,
+    Body,
+    Variable,
+    decode_body,
+    decode_variable,
+)
+from penstock.codec.frame import Column
+from penstock.errors import StaleReceipt, StorageCorrupt
+from penstock.event import Kind
+from penstock.kv.base import Row
+from penstock.message import OK, Delivery, Outcome, parse_receipt
+from penstock.scheduling.retry import retry_delay_s
+
+_NO_VARIABLE: Variable = ("", {}, (), None)
+
+#: From so many bodies on, neighbours are read by one scan instead of one look-up each.
+SCAN_FROM = 8
+
+
+def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: str) -> list[Delivery]:
+    """Hand out up to `count` ready messages; fewer when some turn out expired: call again."""
+    taken = q.ready.take(txn, count)
+    if not taken:
+        return []
+    read = _read_bodies(txn.engine, q, [row[0][-16:] for _, row in taken])
+    bodies = [body for body in read if body is not None]
+    if len(bodies) < len(taken):
+        taken = _heal_orphans(txn, q, taken, read)
+    try:
+        return _hand_out(txn, q, taken, bodies, txn.now_ns + lease_ns, consumer)
+    except (struct.error, msgspec.DecodeError) as error:
+        raise StorageCorrupt(f"a message body of queue {q.name!r} does not decode: {error}") from error
+
+
+def _hand_out(
+    txn: Transaction,
+    q: QueueState,
+    taken: list[tuple[Lane, Row]],
+    bodies: list[bytes],
+    until_ns: int,
+    consumer: str,
+) -> list[Delivery]:
+    engine, now_ns, name = txn.engine, txn.now_ns, q.name
+    put, delete, ready_space, state_space = txn.put, txn.delete, engine.ready, engine.state
+    state_prefix = keys.state_prefix(q.qid, StateCode.LEASED)
+    pack, unpack, from_bytes = STATE_ROW.pack, FIXED.unpack_from, int.from_bytes
+    consumer_raw = consumer.encode()
+    token = q.counters.next_seq
+    deliveries: list[Delivery] = []
+    ids: list[bytes] = []
+    attempts: list[int] = []
+    expired: list[bytes] = []
+    variable_raw: bytes | None = None
+    fairness_key, headers, throttle_keys, dedup_id = _NO_VARIABLE
+    for (lane, (key, value)), raw in zip(taken, bodies, strict=True):
+        raw_id = key[-16:]
+        delete(key, ready_space)
+        version, _, priority, weight, enqueued_ns, _, _, length = unpack(raw)
+        if version != BODY_VERSION:
+            decode_body(raw)  # Raises, and says what is wrong.
+        attempt = 1
+        expires_ns = from_bytes(value[8:16], "big")
+        if value[1]:
+            delete(keys.state(q.qid, StateCode.READY, raw_id), state_space)
+            attempt = from_bytes(value[4:8], "big") + 1
+        if expires_ns:
+            txn.delete_due(Due.TTL, expires_ns, q.qid, raw_id)
+            if expires_ns <= now_ns:
+                expired.append(raw_id)
+                continue
+        lane_bytes = lane.lane
+        put(
+            state_prefix + raw_id,
+            pack(
+                ROW_VERSION,
+                attempt,
+                token,
+                now_ns,
+                until_ns,
+                from_bytes(key[-24:-16], "big"),
+                expires_ns,
+                weight,
+                len(lane_bytes),
+                len(consumer_raw),
+                0,
+            )
+            + lane_bytes
+            + consumer_raw,
+            state_space,
+        )
+        end = FIXED_BYTES + length
+        if raw[FIXED_BYTES:end] != variable_raw:
+            variable_raw = raw[FIXED_BYTES:end]
+            fairness_key, headers, throttle_keys, dedup_id = decode_variable(variable_raw)
+        deliveries.append(
+            Delivery(
+                raw_id,
+                token,
+                name,
+                raw[end:],
+                headers.copy(),
+                attempt,
+                fairness_key,
+                weight,
+                throttle_keys,
+                priority,
+                dedup_id,
+                enqueued_ns,
+                expires_ns or None,
+                consumer,
+                now_ns,
+                until_ns,
+            )
+        )
+        ids.append(raw_id)
+        attempts.append(attempt)
+        token += 1
+    q.counters.counts[StateCode.READY] -= len(taken)
+    if ids:
+        q.counters.counts[StateCode.LEASED] += len(ids)
+        txn.put_due(Due.LEASE, until_ns, q.qid, ids)
+        txn.record(q, Kind.LEASED, ids, _column(attempts), until_ns, consumer)
+    if expired:
+        _expire_taken(txn, q, taken, expired)
+    return deliveries
+
+
+def _expire_taken(
+    txn: Transaction, q: QueueState, taken: list[tuple[Lane, Row]], expired: list[bytes]
+) -> None:
+    drop_bodies(txn, q, expired, q.counters.next_seq)
+    txn.record(q, Kind.EXPIRED, expired)
+    if q.settings.fifo:
+        for lane, (key, _) in taken:
+            if key[-16:] in expired:
+                q.ready.unblock(lane.lane)
+
+
+def _column(values: list[int]) -> Column:
+    """One value if all are the same."""
+    return values[0] if values.count(values[0]) == len(values) else values
+
+
+def _read_bodies(engine: Engine, q: QueueState, ids: list[bytes]) -> list[bytes | None]:
+    """Bodies in order: by one scan as far as the ids are neighbours, by look-ups where they are not."""
+    prefix = q.prefix
+    if len(ids) < SCAN_FROM or ids[-1] < ids[0]:
+        return engine.kv.get_many([prefix + raw_id for raw_id in ids], engine.messages)
+    bodies: list[bytes | None] = []
+    rows = engine.kv.scan(engine.messages, prefix + ids[0], prefix + ids[-1] + b"\0")
+    for raw_id in ids:
+        key, body = next(rows, (b"", b""))
+        if key[4:] != raw_id:
+            break
+        bodies.append(body)
+    missing = ids[len(bodies) :]
+    if missing:
+        bodies += engine.kv.get_many([prefix + raw_id for raw_id in missing], engine.messages)
+    return bodies
+
+
+def _heal_orphans(
+    txn: Transaction, q: QueueState, taken: list[tuple[Lane, Row]], bodies: list[bytes | None]
+) -> list[tuple[Lane, Row]]:
+    """Index rows without a body are removed, and the journal says so; the others are returned."""
+    orphans = [row for (_, row), body in zip(taken, bodies, strict=True) if body is None]
+    for key, value in orphans:
+        txn.delete(key, txn.engine.ready)
+        if value[1]:
+            txn.delete(keys.state(q.qid, StateCode.READY, key[-16:]), txn.engine.state)
+        if expires_ns := int.from_bytes(value[8:16], "big"):
+            txn.delete_due(Due.TTL, expires_ns, q.qid, key[-16:])
+        if q.settings.fifo:
+            q.ready.unblock(key[4:-24])
+    q.counters.counts[StateCode.READY] -= len(orphans)
+    txn.record(q, Kind.REPAIRED, [key[-16:] for key, _ in orphans], reason="ready row without a body")
+    return [pair for pair, body in zip(taken, bodies, strict=True) if body is not None]
+
+
+def _holding(
+    engine: Engine, q: QueueState, receipts: Sequence[str], outcomes: list[Outcome]
+) -> list[tuple[int, bytes, bytes]]:
+    """(place, id, state row) of every receipt that still holds its message; the others are answered."""
+    parsed = [parse_receipt(receipt) for receipt in receipts]
+    prefix = keys.state_prefix(q.qid, StateCode.LEASED)
+    rows = iter(engine.kv.get_many([prefix + p[0] for p in parsed if p is not None], engine.state))
+    held: list[tuple[int, bytes, bytes]] = []
+    seen: set[bytes] = set()
+    for place, p in enumerate(parsed):
+        row = next(rows) if p is not None else None
+        if p is None or row is None or int.from_bytes(row[5:13], "big") != p[1] or p[0] in seen:
+            outcomes[place] = Outcome(StaleReceipt(str(receipts[place])[:80]))
+            continue
+        seen.add(p[0])
+        held.append((place, p[0], row))
+    return held
+
+
+def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcome]:
+    outcomes = [OK] * len(receipts)
+    held = _holding(txn.engine, q, receipts, outcomes)
+    if not held:
+        return outcomes
+    txn.changed = True
+    engine, delete, now_ns = txn.engine, txn.delete, txn.now_ns
+    prefix = keys.state_prefix(q.qid, StateCode.LEASED)
+    state_space, due_space = engine.state, engine.due
+    lease_kind = bytes((Due.LEASE,))
+    ids = [raw_id for _, raw_id, _ in held]
+    for _, raw_id, raw in held:
+        delete(prefix + raw_id, state_space)
+        # The lease's end, as the row has it, is the due row's time.
+        delete(lease_kind + raw[21:29] + q.prefix + raw_id, due_space)
+    txn.due_deletions[Due.LEASE] = txn.due_deletions.get(Due.LEASE, 0) + len(ids)
+    attempts = [int.from_bytes(raw[1:5], "big") for _, _, raw in held]
+    counts = q.counters.counts
+    counts[StateCode.LEASED] -= len(ids)
+    remove_at_ns = now_ns + to_ns(q.settings.retention_s) if q.settings.retention_s else 0
+    if remove_at_ns:
+        for seq, (_, raw_id, raw) in enumerate(held, start=q.counters.next_seq):
+            row = decode_state(raw)
+            row.seq, row.since_ns, row.until_ns = seq, now_ns, remove_at_ns
+            enter(txn, q, raw_id, StateCode.DONE, row)
+    else:
+        drop_bodies(txn, q, ids, q.counters.next_seq)
+    txn.record(q, Kind.ACKED, ids, _column(attempts), remove_at_ns)
+    q.counters.acked_total += len(ids)
+    q.rates.add(now_ns, ACKED, len(ids))
+    if q.settings.fifo:
+        for _, _, raw in held:
+            q.ready.unblock(decode_state(raw).lane)
+        q.arrived.notify(len(ids))
+    return outcomes
+
+
+def extend(txn: Transaction, q: QueueState, receipts: Sequence[str], lease_ns: int) -> list[Outcome]:
+    outcomes = [OK] * len(receipts)
+    held = _holding(txn.engine, q, receipts, outcomes)
+    if not held:
+        return outcomes
+    until_ns = txn.now_ns + lease_ns
+    ids, attempts, consumers = [], [], []
+    for _, raw_id, raw in held:
+        row = decode_state(raw)
+        txn.delete_due(Due.LEASE, row.until_ns, q.qid, raw_id)
+        row.until_ns = until_ns
+        txn.put(keys.state(q.qid, StateCode.LEASED, raw_id), encode_state(row), txn.engine.state)
+        ids.append(raw_id)
+        attempts.append(row.attempts)
+        consumers.append(row.consumer)
+    txn.put_due(Due.LEASE, until_ns, q.qid, ids)
+    txn.record(q, Kind.EXTENDED, ids, attempts, until_ns, consumers)
+    return outcomes
+
+
+#: What becomes of a failed message: None for dead, else the time it becomes visible again.
+Decide = Callable[[StateRow], int | None]
+
+
+def nack(
+    txn: Transaction, q: QueueState, receipts: Sequence[str], delay_ns: int | None, reason: str
+) -> list[Outcome]:
+    settings, rng, now_ns = q.settings, txn.engine.rng, txn.now_ns
+
+    def decide(row: StateRow) -> int | None:
+        if row.attempts >= settings.max_attempts:
+            return None
+        if delay_ns is not None:
+            return now_ns + delay_ns
+        return now_ns + to_ns(retry_delay_s(settings.retry, row.attempts, rng))
+
+    return _fail(txn, q, receipts, decide, reason)
+
+
+def reject(txn: Transaction, q: QueueState, receipts: Sequence[str], reason: str) -> list[Outcome]:
+    return _fail(txn, q, receipts, lambda row: None, reason)
+
+
+def _fail(
+    txn: Transaction, q: QueueState, receipts: Sequence[str], decide: Decide, reason: str
+) -> list[Outcome]:
+    outcomes = [OK] * len(receipts)
+    held = _holding(txn.engine, q, receipts, outcomes)
+    failed = [(raw_id, decode_state(raw)) for _, raw_id, raw in held]
+    give_back(txn, q, failed, decide, Kind.NACKED, reason)
+    return outcomes
+
+
+def release(txn: Transaction, q: QueueState, ended: list[tuple[bytes, StateRow]]) -> None:
+    """Leases that ran out: a failure each, and READY again at once."""
+
+    def decide(row: StateRow) -> int | None:
+        return None if row.attempts >= q.settings.max_attempts else txn.now_ns
+
+    give_back(txn, q, ended, decide, Kind.RELEASED, "")
+
+
+_NO_BODY = Body(0, 1, 0, 0, 0, "", {}, (), None, b"")
+
+
+def give_back(
+    txn: Transaction,
+    q: QueueState,
+    failed: list[tuple[bytes, StateRow]],
+    decide: Decide,
+    kind: Kind,
+    reason: str,
+) -> None:
+    """Leased messages that were not finished: waiting again, expired, or dead."""
+    if not failed:
+        return
+    txn.changed = True
+    now_ns = txn.now_ns
+    back: list[tuple[bytes, int, int, str]] = []
+    dead: list[tuple[bytes, StateRow]] = []
+    expired: list[bytes] = []
+    for raw_id, row in failed:
+        leave(txn, q, Found(raw_id, StateCode.LEASED, row, _NO_BODY, fresh=False))
+        visible_at_ns = decide(row)
+        if visible_at_ns is None:
+            dead.append((raw_id, row))
+        elif row.expires_at_ns and row.expires_at_ns <= max(now_ns, visible_at_ns):
+            expired.append(raw_id)
+        else:
+            back.append((raw_id, row.attempts, visible_at_ns, row.consumer))
+            _wait_again(txn, q, raw_id, row, visible_at_ns, q.counters.next_seq + len(back) - 1, reason)
+    if back:
+        ids, attempts, visible, consumers = (list(column) for column in zip(*back, strict=True))
+        txn.record(q, kind, ids, attempts, visible, consumers, reason)
+    if expired:
+        drop_bodies(txn, q, expired, q.counters.next_seq)
+        txn.record(q, Kind.EXPIRED, expired)
+    if dead:
+        why = reason or ("lease ran out" if kind is Kind.RELEASED else "")
+        kill(txn, q, dead, why)
+    q.counters.failed_total += len(failed)
+    q.rates.add(now_ns, FAILED, len(failed))
+
+
+def _wait_again(
+    txn: Transaction, q: QueueState, raw_id: bytes, row: StateRow, visible_at_ns: int, seq: int, reason: str
+) -> None:
+    fifo = q.settings.fifo
+    row.seq, row.since_ns, row.consumer = seq, txn.now_ns, ""
+    if reason:
+        row.reason = reason
+    if visible_at_ns > txn.now_ns:
+        row.until_ns = visible_at_ns
+        if not fifo:
+            row.order_ns = visible_at_ns
+        enter(txn, q, raw_id, StateCode.DELAYED, row)
+    else:
+        if not fifo:
+            row.order_ns = q.next_order_ns(txn.now_ns)
+        enter_ready(txn, q, raw_id, row, fresh=False)

@@ -1,0 +1,105 @@
+"""Where a message stands: its body, its one state, and what its keys are built from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.backends.embedded import keys
+from penstock.backends.embedded.engine import Engine
+from penstock.backends.embedded.keys import StateCode
+from penstock.backends.embedded.queue_state import QueueState
+from penstock.backends.embedded.rows import StateRow, decode_state
+from penstock.codec.body import Body, decode_body
+from penstock.kv.base import Row
+from penstock.message import Message, State
+
+#: A fresh READY message has no state row: it is what a body without any is.
+_CODES = tuple(StateCode)
+
+STATES = {
+    StateCode.DELAYED: State.DELAYED,
+    StateCode.READY: State.READY,
+    StateCode.LEASED: State.LEASED,
+    StateCode.DONE: State.DONE,
+    StateCode.DEAD: State.DEAD,
+}
+CODES = {state: code for code, state in STATES.items()}
+
+
+class Found(msgspec.Struct, gc=False):
+    """A message as stored. `fresh`: READY without a state row, `row` then made up from the body."""
+
+    raw_id: bytes
+    code: StateCode
+    row: StateRow
+    body: Body
+    fresh: bool
+
+
+def find_many(engine: Engine, q: QueueState, raw_ids: Sequence[bytes]) -> list[Found | None]:
+    """GONE ones included; None for what has no body."""
+    bodies = engine.kv.get_many([q.prefix + raw_id for raw_id in raw_ids], engine.messages)
+    present = [raw_id for raw_id, body in zip(raw_ids, bodies, strict=True) if body is not None]
+    rows = engine.kv.get_many(
+        [keys.state(q.qid, code, raw_id) for raw_id in present for code in _CODES], engine.state
+    )
+    out: list[Found | None] = []
+    at = 0
+    for raw_id, raw_body in zip(raw_ids, bodies, strict=True):
+        if raw_body is None:
+            out.append(None)
+            continue
+        held = [(code, raw) for code, raw in zip(_CODES, rows[at : at + len(_CODES)], strict=True) if raw]
+        at += len(_CODES)
+        body = decode_body(raw_body)
+        if held:
+            code, raw = held[0]
+            out.append(Found(raw_id, code, decode_state(raw), body, fresh=False))
+        else:
+            out.append(Found(raw_id, StateCode.READY, fresh_row(q, body), body, fresh=True))
+    return out
+
+
+def find(engine: Engine, q: QueueState, raw_id: bytes) -> Found | None:
+    """The message, or None if it is not in the queue (any more)."""
+    found = find_many(engine, q, [raw_id])[0]
+    return None if found is None or found.code == StateCode.GONE else found
+
+
+def fresh_row(q: QueueState, body: Body) -> StateRow:
+    lane = q.lane(body.priority, body.fairness_key, body.throttle_keys)
+    return StateRow(0, 0, body.enqueued_at_ns, 0, body.order_ns, body.expires_at_ns, body.weight, lane)
+
+
+def ready_parts(row: Row) -> tuple[bytes, int, bytes]:
+    """(lane, order, id) of a ready row's key."""
+    key = row[0]
+    return key[4:-24], int.from_bytes(key[-24:-16], "big"), key[-16:]
+
+
+def to_message(q: QueueState, found: Found) -> Message:
+    row, body = found.row, found.body
+    leased = found.code == StateCode.LEASED
+    delayed = found.code == StateCode.DELAYED
+    return Message(
+        raw_id=found.raw_id,
+        queue=q.name,
+        state=STATES[found.code],
+        payload=body.payload,
+        headers=body.headers,
+        fairness_key=body.fairness_key,
+        weight=body.weight,
+        throttle_keys=body.throttle_keys,
+        priority=body.priority,
+        dedup_id=body.dedup_id,
+        enqueued_at_ns=body.enqueued_at_ns,
+        visible_at_ns=row.until_ns if delayed else row.since_ns if not leased else row.order_ns,
+        expires_at_ns=row.expires_at_ns or None,
+        attempts=row.attempts,
+        consumer=row.consumer if leased else None,
+        leased_at_ns=row.since_ns if leased else None,
+        lease_expires_at_ns=row.until_ns if leased else None,
+        reason=row.reason or None,
+    )

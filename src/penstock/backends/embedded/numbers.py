@@ -1,0 +1,22 @@
+"""Numbers of queues and worlds: handed out once, never again."""
+
+from __future__ import annotations
+
+from penstock.backends.embedded import keys
+from penstock.backends.embedded.engine import Transaction
+from penstock.backends.embedded.keys import Meta
+from penstock.backends.embedded.rows import MARK
+
+
+def next_number(txn: Transaction) -> int:
+    """A new number; at most one call a transaction sees the store, so the engine keeps the last."""
+    engine = txn.engine
+    key = keys.meta(Meta.NEXT_NUMBER)
+    if engine.next_number is None:
+        raw = engine.kv.get(key, engine.meta)
+        engine.next_number = int.from_bytes(raw[1:], "big") if raw else 1
+    number = engine.next_number
+    engine.next_number += 1
+    txn.changed = True
+    txn.put(key, MARK + keys.u32(engine.next_number), engine.meta)
+    return number

@@ -1,0 +1,160 @@
+"""What time does: delays pass, leases run out, messages expire, kept ones are removed.
+
+Each step is a bounded transaction. Leasing takes the steps that it needs; `sweep` takes them all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from penstock.backends.embedded import keys
+from penstock.backends.embedded.engine import FAR_FUTURE_NS, Engine, Transaction
+from penstock.backends.embedded.keys import Due, StateCode
+from penstock.backends.embedded.leases import release
+from penstock.backends.embedded.lookup import Found, find_many
+from penstock.backends.embedded.queue_state import QueueState
+from penstock.backends.embedded.rows import DEDUP_ROW, decode_state
+from penstock.backends.embedded.transitions import drop_bodies, enter_ready, leave
+from penstock.event import Kind
+
+#: Due rows that one transaction takes on.
+SLICE = 500
+#: Slices that a read takes on before it answers: what is due beyond them stays for the sweep.
+SLICES_PER_READ = 20
+
+#: Time's own changes to waiting messages: applied before anything looks at them.
+OF_WAITING = (Due.DELAY, Due.TTL)
+
+
+def apply_due(engine: Engine, kind: Due, limit: int = SLICE) -> int:
+    """One slice of what is due of one kind; how many rows it took on."""
+    if engine.clock.now_ns() < engine.next_due_ns[kind]:
+        return 0
+    with engine.transaction(settles=False) as txn:
+        due = _due_rows(txn, kind, limit)
+        by_queue: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
+        for at_ns, qid, raw_id in due:
+            by_queue[qid].append((at_ns, raw_id))
+        for qid, items in by_queue.items():
+            txn.changed = True
+            q = engine.queue_by_number(qid)
+            if q is None:
+                _drop_rows(txn, kind, qid, items)
+            else:
+                _APPLY[kind](txn, q, items)
+        return len(due)
+
+
+def apply_waiting(engine: Engine) -> None:
+    """Let time's changes to waiting messages be seen by the read that follows."""
+    for kind in OF_WAITING:
+        for _ in range(SLICES_PER_READ):
+            if apply_due(engine, kind) < SLICE:
+                break
+
+
+def _due_rows(txn: Transaction, kind: Due, limit: int) -> list[tuple[int, int, bytes]]:
+    """(time, queue number, id) of what is due, earliest first; remembers where the rest starts."""
+    engine = txn.engine
+    lower = bytes((kind,)) + keys.u64(engine.next_due_ns[kind])
+    rows: list[tuple[int, int, bytes]] = []
+    next_ns = FAR_FUTURE_NS
+    for key, _ in engine.kv.scan(engine.due, lower, bytes((kind + 1,)), limit=limit + 1):
+        _, at_ns, qid, raw_id = keys.parse_due(key)
+        if at_ns > txn.now_ns or len(rows) == limit:
+            next_ns = at_ns
+            break
+        rows.append((at_ns, qid, raw_id))
+    engine.next_due_ns[kind] = next_ns
+    return rows
+
+
+def _drop_rows(txn: Transaction, kind: Due, qid: int, items: list[tuple[int, bytes]]) -> None:
+    for at_ns, raw_id in items:
+        txn.delete_due(kind, at_ns, qid, raw_id)
+
+
+def _end_leases(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]]) -> None:
+    engine = txn.engine
+    rows = engine.kv.get_many(
+        [keys.state(q.qid, StateCode.LEASED, raw_id) for _, raw_id in items], engine.state
+    )
+    ended = []
+    for (at_ns, raw_id), raw in zip(items, rows, strict=True):
+        row = decode_state(raw) if raw is not None else None
+        if row is not None and row.until_ns == at_ns:
+            ended.append((raw_id, row))
+        else:
+            txn.delete_due(Due.LEASE, at_ns, q.qid, raw_id)
+    release(txn, q, ended)
+
+
+def _end_delays(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]]) -> None:
+    for at_ns, found in _found(txn, q, items):
+        if found.code == StateCode.DELAYED and found.row.until_ns == at_ns:
+            leave(txn, q, found)
+            found.row.since_ns = at_ns
+            enter_ready(txn, q, found.raw_id, found.row, fresh=False)
+        else:
+            txn.delete_due(Due.DELAY, at_ns, q.qid, found.raw_id)
+
+
+def _expire(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]]) -> None:
+    _remove(txn, q, items, Due.TTL, (StateCode.DELAYED, StateCode.READY), Kind.EXPIRED)
+
+
+def _end_retention(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]]) -> None:
+    _remove(txn, q, items, Due.RETENTION, (StateCode.DONE, StateCode.DEAD), Kind.REMOVED)
+
+
+def _remove(
+    txn: Transaction,
+    q: QueueState,
+    items: list[tuple[int, bytes]],
+    due: Due,
+    states: tuple[StateCode, ...],
+    kind: Kind,
+) -> None:
+    gone: list[bytes] = []
+    for at_ns, found in _found(txn, q, items):
+        row = found.row
+        when_ns = row.expires_at_ns if due == Due.TTL else row.until_ns
+        if found.code in states and when_ns == at_ns:
+            leave(txn, q, found)
+            gone.append(found.raw_id)
+        else:
+            txn.delete_due(due, at_ns, q.qid, found.raw_id)
+    if gone:
+        drop_bodies(txn, q, gone, q.counters.next_seq)
+        txn.record(q, kind, gone)
+
+
+def _found(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]]) -> list[tuple[int, Found]]:
+    """What the rows speak of; rows that speak of nothing are deleted."""
+    found = find_many(txn.engine, q, [raw_id for _, raw_id in items])
+    out = []
+    for (at_ns, raw_id), one in zip(items, found, strict=True):
+        if one is None:
+            for kind in (*OF_WAITING, Due.RETENTION):
+                txn.delete(keys.due(kind, at_ns, q.qid, raw_id), txn.engine.due)
+        else:
+            out.append((at_ns, one))
+    return out
+
+
+def _forget_dedup(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]]) -> None:
+    engine = txn.engine
+    rows = engine.kv.get_many([q.prefix + hashed for _, hashed in items], engine.dedup)
+    for (at_ns, hashed), raw in zip(items, rows, strict=True):
+        if raw is not None and DEDUP_ROW.unpack(raw)[1] == at_ns:
+            txn.delete(q.prefix + hashed, engine.dedup)
+        txn.delete_due(Due.DEDUP, at_ns, q.qid, hashed)
+
+
+_APPLY = {
+    Due.LEASE: _end_leases,
+    Due.DELAY: _end_delays,
+    Due.TTL: _expire,
+    Due.RETENTION: _end_retention,
+    Due.DEDUP: _forget_dedup,
+}

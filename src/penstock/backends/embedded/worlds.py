@@ -1,0 +1,191 @@
+"""Users' own journals: append, scan, and find by id. The system journal `_penstock` is one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import msgspec
+
+from penstock.backends.embedded import keys
+from penstock.backends.embedded.engine import Engine, Transaction
+from penstock.backends.embedded.history import frames
+from penstock.backends.embedded.keys import Meta
+from penstock.backends.embedded.numbers import next_number
+from penstock.backends.embedded.rows import MARK, packed, unpacked
+from penstock.clock import to_ns
+from penstock.codec.entry import check_entry, decode_entries, decode_entry_head, encode_entries
+from penstock.errors import InvalidMessage
+from penstock.event import Entry
+from penstock.message import checked_name, format_id, parse_id
+
+SYSTEM_WORLD = "_penstock"
+
+#: Frames hold at most so many bytes of bodies, so that finding one entry never reads much more.
+FRAME_BYTES = 1 << 20
+
+
+class World(msgspec.Struct, array_like=True):
+    """A world's numbers, written with every append. `vectors` counts all ever; `base_*` what was trimmed."""
+
+    number: int
+    next_seq: int = 1
+    base_seq: int = 0
+    vectors: int = 0
+    base_vectors: int = 0
+    bytes: int = 0
+    retention_s: float | None = None
+    max_bytes: int | None = None
+
+
+_decode_world = msgspec.msgpack.Decoder(World).decode
+
+
+class Worlds:
+    """All worlds of a store."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._names: dict[int, str] = {}
+
+    def append(self, world: str, entries: Sequence[Entry]) -> list[str]:
+        if world == SYSTEM_WORLD:
+            raise InvalidMessage(f"world {SYSTEM_WORLD!r} is Penstock's own; choose another name")
+        for entry in entries:
+            if not isinstance(entry, Entry):
+                raise InvalidMessage(f"an entry must be an Entry, not {type(entry).__name__}")
+            check_entry(entry)
+        with self._engine.transaction() as txn:
+            return self.append_in(txn, world, entries)
+
+    def append_in(self, txn: Transaction, world: str, entries: Sequence[Entry]) -> list[str]:
+        """Append as part of another change."""
+        name = checked_name(world, "world name")
+        if not entries:
+            return []
+        engine = self._engine
+        txn.changed = True
+        row = self._load(world) or World(next_number(txn))
+        ids = [engine.ids.one(txn.now_ns) for _ in entries]
+        at = 0
+        for chunk in _chunks(entries):
+            raw_ids = ids[at : at + len(chunk)]
+            at += len(chunk)
+            for seq, raw_id in enumerate(raw_ids, start=row.next_seq):
+                txn.put(raw_id, MARK + keys.u32(row.number) + keys.u64(seq), engine.entries)
+            row.vectors += sum(entry.vector is not None for entry in chunk)
+            raw = encode_entries(chunk, raw_ids, row.next_seq, txn.now_ns, row.vectors)
+            row.next_seq += len(chunk)
+            row.bytes += len(raw)
+            txn.put(keys.journal(row.number, row.next_seq - 1), raw, engine.journal)
+        txn.put(keys.meta(Meta.WORLD, name), packed(row), engine.meta)
+        return [format_id(raw_id) for raw_id in ids]
+
+    def scan(
+        self,
+        world: str,
+        *,
+        kinds: Collection[str] = (),
+        labels: Collection[str] = (),
+        flags: Collection[str] = (),
+        since_ns: int | None = None,
+        until_ns: int | None = None,
+        after: int = 0,
+        limit: int | None = None,
+    ) -> list[Entry]:
+        """Entries in append order that have one of the kinds, all of the labels and all of the flags."""
+        row = self._load(world)
+        if row is None or limit == 0:
+            return []
+        out: list[Entry] = []
+        wanted_labels, wanted_flags = set(labels), set(flags)
+        for _, raw in frames(self._engine, row.number, max(after, row.base_seq)):
+            at_ns = decode_entry_head(raw)[2]
+            if (since_ns is not None and at_ns < since_ns) or (until_ns is not None and at_ns >= until_ns):
+                continue
+            for entry in decode_entries(raw, world):
+                if (
+                    entry.seq > after
+                    and (not kinds or entry.kind in kinds)
+                    and wanted_labels.issubset(entry.labels)
+                    and wanted_flags.issubset(entry.flags)
+                ):
+                    out.append(entry)
+                    if len(out) == limit:
+                        return out
+        return out
+
+    def get(self, ids: Sequence[str]) -> list[Entry | None]:
+        """Entries of any worlds, in the order of the ids; None for what is not there."""
+        engine = self._engine
+        rows = engine.kv.get_many([parse_id(text) for text in ids], engine.entries)
+        return [None if raw is None else self._entry(raw, text) for text, raw in zip(ids, rows, strict=True)]
+
+    def _entry(self, raw: bytes, text: str) -> Entry | None:
+        number, seq = int.from_bytes(raw[1:5], "big"), int.from_bytes(raw[5:13], "big")
+        if number not in self._names:
+            self._names = {row.number: name for name, row in self.all()}
+        _, frame = next(frames(self._engine, number, seq - 1), (b"", b""))
+        entries = decode_entries(frame, self._names[number]) if frame else ()
+        return next((entry for entry in entries if entry.id == text), None)
+
+    def stats(self, world: str) -> dict[str, int]:
+        row = self._load(world) or World(0)
+        return {
+            "entries": row.next_seq - 1 - row.base_seq,
+            "vectors": row.vectors - row.base_vectors,
+            "first_seq": row.base_seq + 1,
+            "last_seq": row.next_seq - 1,
+            "bytes": row.bytes,
+        }
+
+    def configure(self, world: str, retention_s: float | None, max_bytes: int | None) -> None:
+        """What the sweep keeps of a world; everything, unless this says otherwise."""
+        name = checked_name(world, "world name")
+        with self._engine.transaction() as txn:
+            txn.changed = True
+            row = self._load(world) or World(next_number(txn))
+            row.retention_s, row.max_bytes = retention_s, max_bytes
+            txn.put(keys.meta(Meta.WORLD, name), packed(row), self._engine.meta)
+
+    def trim(self, txn: Transaction, world: str, row: World, limit: int) -> int:
+        """Remove up to so many frames that are past the world's age or size."""
+        engine = self._engine
+        too_old_ns = txn.now_ns - to_ns(row.retention_s) if row.retention_s is not None else 0
+        removed = 0
+        for key, raw in frames(engine, row.number, row.base_seq):
+            count, first_seq, at_ns, vectors = decode_entry_head(raw)
+            too_big = row.max_bytes is not None and row.bytes > row.max_bytes
+            if removed == limit or not (at_ns < too_old_ns or too_big):
+                break
+            txn.changed = True
+            for entry in decode_entries(raw, world):
+                txn.delete(parse_id(entry.id or ""), engine.entries)
+            txn.delete(key, engine.journal)
+            row.base_seq, row.base_vectors = first_seq + count - 1, vectors
+            row.bytes -= len(raw)
+            removed += 1
+        if removed:
+            txn.put(keys.meta(Meta.WORLD, world.encode()), packed(row), engine.meta)
+        return removed
+
+    def all(self) -> Iterator[tuple[str, World]]:
+        """Every world's name and numbers."""
+        prefix = keys.meta(Meta.WORLD)
+        for key, raw in self._engine.kv.scan(self._engine.meta, prefix, keys.after_prefix(prefix)):
+            yield key[1:].decode(), unpacked(raw, _decode_world, "world")
+
+    def _load(self, world: str) -> World | None:
+        raw = self._engine.kv.get(keys.meta(Meta.WORLD, checked_name(world, "world name")), self._engine.meta)
+        return None if raw is None else unpacked(raw, _decode_world, "world")
+
+
+def _chunks(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    chunk: list[Entry] = []
+    size = 0
+    for entry in entries:
+        if chunk and size + len(entry.body) > FRAME_BYTES:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(entry)
+        size += len(entry.body)
+    yield chunk

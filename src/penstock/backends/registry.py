@@ -1,0 +1,55 @@
+"""Which backends there are: one table, plus what other packages register under `penstock.backends`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any
+
+from penstock.backends.base import QueueBackend
+from penstock.clock import Clock
+from penstock.config import BackendSettings, StorageSettings, masked_url
+from penstock.errors import InvalidConfig
+
+ENTRY_POINT_GROUP = "penstock.backends"
+
+#: engine or URL scheme -> the factory, imported when it is asked for.
+BUILT_IN: dict[str, str] = {
+    "memory": "penstock.backends.embedded.opening:open_memory",
+    "rocksdb": "penstock.backends.embedded.opening:open_rocksdb",
+}
+
+Factory = Callable[[Any, Clock | None, random.Random | None], QueueBackend]
+
+
+def known() -> list[str]:
+    """Every engine and URL scheme that can be opened here."""
+    return sorted({*BUILT_IN, *(entry.name for entry in entry_points(group=ENTRY_POINT_GROUP))})
+
+
+def factory(name: str) -> Factory:
+    """The factory of an engine or URL scheme; an unknown one is refused with the known ones."""
+    if name in BUILT_IN:
+        module, _, attribute = BUILT_IN[name].partition(":")
+        built_in: Factory = getattr(import_module(module), attribute)
+        return built_in
+    for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
+        registered: Factory = entry.load()
+        return registered
+    raise InvalidConfig(f"backend {name!r} is not known; known: {', '.join(known())}")
+
+
+def open_backend(
+    settings: StorageSettings | BackendSettings, clock: Clock | None, rng: random.Random | None
+) -> QueueBackend:
+    """Open what the settings name. A third-party factory gets its `BackendSettings`."""
+    if isinstance(settings, StorageSettings):
+        return factory(settings.engine)(settings, clock, rng)
+    scheme, colon, _ = settings.url.partition(":")
+    if not colon:
+        raise InvalidConfig(
+            f"backend url {masked_url(settings.url)!r} has no scheme; known: {', '.join(known())}"
+        )
+    return factory(scheme)(settings, clock, rng)

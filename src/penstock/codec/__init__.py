@@ -1,0 +1,1 @@
+"""Versioned bytes of messages, events and entries: the same on every backend."""

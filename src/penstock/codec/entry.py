@@ -1,0 +1,102 @@
+"""World frames: the entries of one append, in columns, under one checksum."""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections.abc import Iterator
+
+import msgspec
+
+from penstock.errors import InvalidMessage, StorageCorrupt
+from penstock.event import Entry
+from penstock.message import MAX_HEADERS_BYTES, MAX_PAYLOAD_BYTES, checked_name, format_id
+
+ENTRY_VERSION = 1
+MAX_VECTOR = 65_536
+
+#: version, entries, first seq, time, vectors in this frame and before it, bytes of the names column.
+HEAD = struct.Struct("<BIQQQI")
+CHECKSUM = struct.Struct("<I")
+
+_Names = list[tuple[str, list[str], list[str]]]
+_encode_names = msgspec.msgpack.Encoder().encode
+_decode_names = msgspec.msgpack.Decoder(_Names).decode
+
+
+def check_entry(entry: Entry) -> None:
+    """Refuse what is outside the documented limits, naming the limit."""
+    checked_name(entry.kind, "entry kind")
+    if not isinstance(entry.body, bytes) or len(entry.body) > MAX_PAYLOAD_BYTES:
+        raise InvalidMessage(f"entry body must be bytes of at most {MAX_PAYLOAD_BYTES}")
+    size = 0
+    for what, names in (("label", entry.labels), ("flag", entry.flags)):
+        if not isinstance(names, list | tuple):
+            raise InvalidMessage(f"entry {what}s must be a list of str")
+        size += sum(len(checked_name(name, what)) for name in names)
+    if size > MAX_HEADERS_BYTES:
+        raise InvalidMessage(f"labels and flags have {size} bytes together; the limit is {MAX_HEADERS_BYTES}")
+    vector = entry.vector
+    if vector is not None and not (
+        isinstance(vector, list | tuple)
+        and 1 <= len(vector) <= MAX_VECTOR
+        and all(isinstance(x, int | float) and math.isfinite(x) for x in vector)
+    ):
+        raise InvalidMessage(f"entry vector must be 1 to {MAX_VECTOR} finite numbers, or None")
+
+
+def encode_entries(entries: list[Entry], ids: list[bytes], first_seq: int, at_ns: int, vectors: int) -> bytes:
+    names = _encode_names([(e.kind, list(e.labels), list(e.flags)) for e in entries])
+    dims = [len(e.vector or ()) for e in entries]
+    count = len(entries)
+    raw = b"".join(
+        (
+            HEAD.pack(ENTRY_VERSION, count, first_seq, at_ns, vectors, len(names)),
+            *ids,
+            struct.pack(f"<{count}I", *(len(e.body) for e in entries)),
+            struct.pack(f"<{count}I", *dims),
+            names,
+            *(struct.pack(f"<{len(e.vector)}d", *e.vector) for e in entries if e.vector),
+            *(e.body for e in entries),
+        )
+    )
+    return raw + CHECKSUM.pack(zlib.crc32(raw))
+
+
+def decode_entry_head(raw: bytes) -> tuple[int, int, int, int]:
+    """(count, first seq, time, vectors so far), unchecked."""
+    try:
+        version, count, first_seq, at_ns, vectors, _ = HEAD.unpack_from(raw)
+    except struct.error as error:
+        raise StorageCorrupt(f"world frame of {len(raw)} bytes has no head") from error
+    if version != ENTRY_VERSION:
+        raise StorageCorrupt(f"world frame has version {version}; this Penstock reads {ENTRY_VERSION}")
+    return count, first_seq, at_ns, vectors
+
+
+def decode_entries(raw: bytes, world: str) -> Iterator[Entry]:
+    """Every entry of a frame, in order, after verifying its checksum."""
+    if len(raw) < HEAD.size + 4 or CHECKSUM.unpack_from(raw, len(raw) - 4)[0] != zlib.crc32(raw[:-4]):
+        raise StorageCorrupt(f"frame of world {world!r}, {len(raw)} bytes, fails its checksum")
+    count, first_seq, at_ns, _ = decode_entry_head(raw)
+    names_bytes = HEAD.unpack_from(raw)[5]
+    at = HEAD.size
+    try:
+        ids = [raw[at + 16 * i : at + 16 * i + 16] for i in range(count)]
+        at += 16 * count
+        lengths = struct.unpack_from(f"<{count}I", raw, at)
+        dims = struct.unpack_from(f"<{count}I", raw, at + 4 * count)
+        at += 8 * count
+        names = _decode_names(raw[at : at + names_bytes])
+        at += names_bytes
+        vectors: list[list[float] | None] = []
+        for dim in dims:
+            vectors.append(list(struct.unpack_from(f"<{dim}d", raw, at)) if dim else None)
+            at += 8 * dim
+    except (struct.error, msgspec.DecodeError) as error:
+        raise StorageCorrupt(f"frame of world {world!r} at seq {first_seq} does not decode") from error
+    for i, (kind, labels, flags) in enumerate(names):
+        body = raw[at : at + lengths[i]]
+        at += lengths[i]
+        yield Entry(kind, body, labels, flags, vectors[i], format_id(ids[i]), world, first_seq + i, at_ns)

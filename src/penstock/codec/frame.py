@@ -1,0 +1,168 @@
+"""Journal frames: the events of one atomic write, in columns, under one checksum.
+
+A frame is a head (with the queue's counters after it), then runs. A run is what one operation did to
+many messages: its ids lie side by side, and a column that is the same for every row is stored once.
+A bulk reader takes whole columns by slicing; sealed segments can later replace runs of frames.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from penstock.errors import StorageCorrupt
+from penstock.event import KIND_CODES, KINDS_BY_CODE, Event, Kind
+
+FRAME_VERSION = 1
+
+#: version, events, first seq, time of the last run, then the counts after the frame: delayed, ready,
+#: leased, done, dead.
+HEAD = struct.Struct("<BIQQ5Q")
+#: kind, columns that are stored per row, rows, time, attempt, due_ns, bytes of consumer, reason, extra.
+RUN = struct.Struct("<BBIQIQIII")
+CHECKSUM = struct.Struct("<I")
+
+_ATTEMPTS, _DUE, _CONSUMER, _REASON, _EXTRA = 1, 2, 4, 8, 16
+_UNREADABLE = (struct.error, UnicodeDecodeError, KeyError, IndexError, ValueError)
+
+
+class FrameHead(msgspec.Struct, frozen=True, gc=False):
+    """What a frame says before its events."""
+
+    count: int
+    first_seq: int
+    at_ns: int
+    counts: tuple[int, ...]
+
+    @property
+    def last_seq(self) -> int:
+        return self.first_seq + self.count - 1
+
+
+Column = int | Sequence[int]
+Text = str | Sequence[str]
+
+
+def encode_run(
+    kind: Kind,
+    at_ns: int,
+    ids: Sequence[bytes],
+    attempts: Column = 0,
+    due_ns: Column = 0,
+    consumer: Text = "",
+    reason: Text = "",
+    extra: Text = "",
+) -> bytes:
+    """One operation's events; a column is one value for all rows or one value a row."""
+    rows = len(ids)
+    columns = 0
+    attempt_0, due_0, arrays = attempts, due_ns, b""
+    if not isinstance(attempts, int):
+        attempt_0, columns, arrays = 0, _ATTEMPTS, struct.pack(f"<{rows}I", *attempts)
+    if not isinstance(due_ns, int):
+        due_0, columns, arrays = 0, columns | _DUE, arrays + struct.pack(f"<{rows}Q", *due_ns)
+    texts = []
+    for text, flag in ((consumer, _CONSUMER), (reason, _REASON), (extra, _EXTRA)):
+        if isinstance(text, str):
+            texts.append(text.encode() if text else b"")
+        else:
+            columns |= flag
+            texts.append(_encode_texts(text))
+    head = RUN.pack(
+        KIND_CODES[kind],
+        columns,
+        rows,
+        at_ns,
+        attempt_0,
+        due_0,
+        len(texts[0]),
+        len(texts[1]),
+        len(texts[2]),
+    )
+    return b"".join((head, *ids, arrays, *texts))
+
+
+def _encode_texts(texts: Sequence[str]) -> bytes:
+    raw = [text.encode() for text in texts]
+    return struct.pack(f"<{len(raw)}I", *map(len, raw)) + b"".join(raw)
+
+
+def _decode_texts(blob: bytes, per_row: bool, rows: int) -> list[str]:
+    if not per_row:
+        return [blob.decode()] * rows
+    lengths = struct.unpack_from(f"<{rows}I", blob)
+    out, at = [], 4 * rows
+    for length in lengths:
+        out.append(blob[at : at + length].decode())
+        at += length
+    return out
+
+
+def encode_frame(first_seq: int, count: int, at_ns: int, counts: Sequence[int], runs: list[bytes]) -> bytes:
+    raw = HEAD.pack(FRAME_VERSION, count, first_seq, at_ns, *counts) + b"".join(runs)
+    return raw + CHECKSUM.pack(zlib.crc32(raw))
+
+
+def decode_head(raw: bytes) -> FrameHead:
+    """The head alone, unchecked: for callers that only look for a position."""
+    try:
+        version, count, first_seq, at_ns, *counts = HEAD.unpack_from(raw)
+    except struct.error as error:
+        raise StorageCorrupt(f"journal frame of {len(raw)} bytes has no head") from error
+    if version != FRAME_VERSION:
+        raise StorageCorrupt(f"journal frame has version {version}; this Penstock reads {FRAME_VERSION}")
+    return FrameHead(count, first_seq, at_ns, tuple(counts))
+
+
+def verify(raw: bytes) -> None:
+    """Raise `StorageCorrupt` unless the checksum fits."""
+    if len(raw) < CHECKSUM.size or CHECKSUM.unpack_from(raw, len(raw) - 4)[0] != zlib.crc32(raw[:-4]):
+        raise StorageCorrupt(f"journal frame of {len(raw)} bytes fails its checksum")
+
+
+def decode_events(raw: bytes) -> Iterator[Event]:
+    """Every event of a frame, in order, after verifying its checksum."""
+    verify(raw)
+    head = decode_head(raw)
+    seq, at, end = head.first_seq, HEAD.size, len(raw) - CHECKSUM.size
+    try:
+        while at < end:
+            for event in _decode_run(raw, at, seq):
+                yield event
+                seq += 1
+            at += _run_bytes(raw, at)
+    except _UNREADABLE as error:
+        raise StorageCorrupt(f"journal frame at seq {head.first_seq} does not decode: {error}") from error
+    if seq != head.first_seq + head.count:
+        raise StorageCorrupt(f"journal frame at seq {head.first_seq} has {seq - head.first_seq} events")
+
+
+def _run_bytes(raw: bytes, at: int) -> int:
+    _, columns, rows, _, _, _, consumer, reason, extra = RUN.unpack_from(raw, at)
+    wide = 16 + (4 if columns & _ATTEMPTS else 0) + (8 if columns & _DUE else 0)
+    return int(RUN.size + rows * wide + consumer + reason + extra)
+
+
+def _decode_run(raw: bytes, at: int, seq: int) -> Iterator[Event]:
+    code, columns, rows, at_ns, attempt, due, *lengths = RUN.unpack_from(raw, at)
+    ids_at = at = at + RUN.size
+    at += 16 * rows
+    attempts: Sequence[int] = [attempt] * rows
+    if columns & _ATTEMPTS:
+        attempts = struct.unpack_from(f"<{rows}I", raw, at)
+        at += 4 * rows
+    dues: Sequence[int] = [due] * rows
+    if columns & _DUE:
+        dues = struct.unpack_from(f"<{rows}Q", raw, at)
+        at += 8 * rows
+    texts = []
+    for length, flag in zip(lengths, (_CONSUMER, _REASON, _EXTRA), strict=True):
+        texts.append(_decode_texts(raw[at : at + length], bool(columns & flag), rows))
+        at += length
+    kind = KINDS_BY_CODE[code]
+    for i in range(rows):
+        raw_id = raw[ids_at + 16 * i : ids_at + 16 * i + 16]
+        yield Event(seq + i, at_ns, kind, raw_id, attempts[i], dues[i], texts[0][i], texts[1][i], texts[2][i])

@@ -1,0 +1,1 @@
+"""Ordered byte stores with atomic batches; they know nothing of queues."""

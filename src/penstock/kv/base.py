@@ -1,0 +1,92 @@
+"""The ordered-store contract. Its two implementations pass one suite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+#: A handle that `Store.space` gave out. Opaque, so that it can be the driver's own object.
+Space = Any
+
+Row = tuple[bytes, bytes]
+
+
+class Batch(Protocol):
+    """Changes that become visible together or not at all. Used once."""
+
+    def put(self, key: bytes, value: bytes, space: Space, /) -> None: ...
+
+    def delete(self, key: bytes, space: Space, /) -> None:
+        """Deleting what is not there is no error."""
+        ...
+
+    def delete_range(self, lower: bytes, upper: bytes, space: Space, /) -> None:
+        """Everything from `lower` up to, not including, `upper`."""
+        ...
+
+
+class Reader(Protocol):
+    """A view of the store."""
+
+    def get(self, key: bytes, space: Space) -> bytes | None: ...
+
+    def get_many(self, keys: Sequence[bytes], space: Space) -> list[bytes | None]:
+        """Values in the order of the keys; None for what is not there."""
+        ...
+
+    def scan(
+        self,
+        space: Space,
+        lower: bytes,
+        upper: bytes | None,
+        *,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[Row]:
+        """Rows with lower <= key < upper in byte order (`upper` None: to the end).
+
+        Rows that are written while the scan runs may or may not appear; each row is whole.
+        """
+        ...
+
+
+class Snapshot(Reader, Protocol):
+    """A view that later writes do not change. Release it soon: it holds back clean-up."""
+
+    def release(self) -> None: ...
+
+
+class Store(Reader, Protocol):
+    """An ordered byte store. Calls are safe from any thread; one writer at a time is the caller's duty."""
+
+    def space(self, name: str) -> Space:
+        """The handle of a key space named when the store was opened."""
+        ...
+
+    def batch(self) -> Batch: ...
+
+    def write(self, batch: Batch, *, sync: bool = False) -> None:
+        """Apply the whole batch or nothing. With `sync`, it survives a power cut once this returns."""
+        ...
+
+    def sync(self) -> None:
+        """Everything written so far survives a power cut once this returns. Lets other threads run."""
+        ...
+
+    def snapshot(self) -> Snapshot: ...
+
+    def checkpoint(self, path: str) -> None:
+        """A copy of the store, as of now, in a folder that does not exist yet."""
+        ...
+
+    def ingest(self, paths: Sequence[str], space: Space) -> None:
+        """Take in sorted files that the engine's own writer made."""
+        ...
+
+    def approximate_size(self) -> int:
+        """Bytes that the store occupies, roughly; cheap."""
+        ...
+
+    def close(self) -> None:
+        """Release everything. Closing twice is no error; other calls then raise `StorageError`."""
+        ...

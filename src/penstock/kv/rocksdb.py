@@ -1,0 +1,447 @@
+"""The ordered store on RocksDB: the only file that imports rocksdict.
+
+Facts about the driver that shape this file (rocksdict 0.3.29; tests fail where one of them bites):
+
+- `items()` ends quietly on a damaged block, and `ReadOptions.set_iterate_lower_bound` sets the upper bound:
+  scans drive the bare iterator, ask for its status at the end, and compare the lower bound themselves.
+- A cursor points into the `ReadOptions` that it was made with: once those are freed, its upper bound is
+  whatever the memory holds next, and a scan ends early without a word. Scans keep them alive.
+- Iterating over the driver's `Snapshot` shows later writes: a snapshot here is a set of pinned iterators.
+- A column family handle keeps the database open. `close` drops the store's own; the folder stays locked
+  until callers have dropped theirs, and the scans that they did not finish.
+- A batch with a `delete_range` whose bounds are swapped is half applied and stops the database. The batch
+  is the driver's own, so nothing here can refuse it; the in-memory store's does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from weakref import WeakSet
+
+from penstock.errors import BackendNotInstalled, StorageCorrupt, StorageError, StorageFull, StoreLocked
+from penstock.kv.base import Row
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from rocksdict import ColumnFamily, Options, Rdict, RdictIter, WriteBatch
+
+MIB = 1024 * 1024
+WAL_LIMIT_BYTES = 64 * MIB
+"""Bounds what a reopening after a crash replays."""
+CACHE_CAPACITY_BYTES = 256 * MIB
+
+Mode = Literal["low_space", "high_throughput"]
+
+_BLOOM_BITS_PER_KEY = 10
+_LEVELS = 7
+# A consumed queue is a run of tombstones at its head, which every seek would walk: a file in which half
+# of any thousand entries are deletions is compacted soon.
+_TOMBSTONE_WINDOW, _TOMBSTONE_TRIGGER, _TOMBSTONE_RATIO = 1024, 512, 0.5
+_SNAPSHOT_ATTEMPTS = 1000
+_SNAPSHOT_CHUNK_ROWS = 256
+
+
+class _Profile(NamedTuple):
+    """What the two modes trade: bytes on disk against work per write."""
+
+    write_buffer_bytes: int
+    file_bytes: int
+    level_base_bytes: int
+    level0_files: int
+    block_bytes: int
+    wal_bytes: int
+    compression: tuple[str, ...]
+    bottommost: str
+
+
+_PROFILES: dict[Mode, _Profile] = {
+    # Rows of the upper levels are mostly consumed before they sink: compressing them is work thrown away.
+    "high_throughput": _Profile(
+        64 * MIB, 64 * MIB, 256 * MIB, 4, 4096, WAL_LIMIT_BYTES, ("none", "none", *["lz4"] * 5), "lz4"
+    ),
+    "low_space": _Profile(8 * MIB, 16 * MIB, 32 * MIB, 2, 16384, 16 * MIB, ("zstd",) * _LEVELS, "zstd"),
+}
+
+
+def _driver() -> ModuleType:
+    try:
+        import rocksdict
+    except ImportError as error:
+        raise BackendNotInstalled("rocksdict", "rocksdb") from error
+    return rocksdict
+
+
+def translated(error: Exception, path: str) -> Exception:
+    """The error to raise for one of the driver's, which are all `Exception` and differ by text only."""
+    text = str(error)
+    if type(error) is not Exception:
+        return error  # not a storage failure: a wrong argument, say
+    if "lock hold by current process" in text:
+        return StoreLocked(
+            f"this process still has {path} open: close the store, and drop its spaces and scans ({text})"
+        )
+    if "/LOCK" in text:
+        return StoreLocked(f"another process owns the store in {path}: attach to it, or stop it ({text})")
+    if "No space left" in text or "File too large" in text or "Disk quota exceeded" in text:
+        return StorageFull(f"no room to write in {path}: free some space, then open the store again ({text})")
+    if text.startswith("Corruption") or "checksum" in text:
+        return StorageCorrupt(f"the store in {path} is damaged: restore a backup of it ({text})")
+    return StorageError(f"the store in {path} failed: {text}")
+
+
+def _options(driver: ModuleType, profile: _Profile, cache: Any, *, collect_tombstones: bool) -> Options:
+    options: Options = driver.Options(raw_mode=True)
+    compression = driver.DBCompressionType
+    table = driver.BlockBasedOptions()
+    table.set_block_cache(cache)
+    table.set_block_size(profile.block_bytes)
+    table.set_bloom_filter(_BLOOM_BITS_PER_KEY, False)
+    table.set_cache_index_and_filter_blocks(True)
+    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    table.set_format_version(5)
+    options.set_block_based_table_factory(table)
+    options.set_write_buffer_size(profile.write_buffer_bytes)
+    options.set_target_file_size_base(profile.file_bytes)
+    options.set_max_bytes_for_level_base(profile.level_base_bytes)
+    options.set_level_zero_file_num_compaction_trigger(profile.level0_files)
+    options.set_level_compaction_dynamic_level_bytes(True)
+    options.set_num_levels(_LEVELS)
+    options.set_compression_per_level([getattr(compression, name)() for name in profile.compression])
+    options.set_bottommost_compression_type(getattr(compression, profile.bottommost)())
+    if collect_tombstones:
+        options.add_compact_on_deletion_collector_factory(
+            _TOMBSTONE_WINDOW, _TOMBSTONE_TRIGGER, _TOMBSTONE_RATIO
+        )
+    return options
+
+
+def _database_options(driver: ModuleType, profile: _Profile, cache: Any) -> Options:
+    options = _options(driver, profile, cache, collect_tombstones=False)
+    options.create_if_missing(True)
+    options.create_missing_column_families(True)
+    options.set_max_total_wal_size(profile.wal_bytes)
+    # After a power cut the log may end in garbage; what precedes it is a prefix without holes, and is kept.
+    options.set_wal_recovery_mode(driver.DBRecoveryMode.point_in_time())
+    options.set_max_background_jobs(max(2, min(4, os.cpu_count() or 2)))
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(4 * MIB)
+    options.set_stats_dump_period_sec(0)
+    return options
+
+
+def _holds_store(path: str) -> bool:
+    return os.path.exists(os.path.join(path, "CURRENT"))
+
+
+def _prepare_folder(path: str, *, read_only: bool) -> None:
+    if read_only:
+        if not _holds_store(path):
+            raise StorageError(f"{path} holds no store to read; check the path")
+        return
+    try:
+        os.makedirs(path, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot create {path}: {error.strerror}; choose another path") from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise StorageError(f"{path} is not writable; change its permissions or choose another path")
+
+
+class RocksStore:
+    """`kv.base.Store` on a RocksDB folder; a space is a column family, a batch the driver's own object."""
+
+    def __init__(self, path: str, database: Rdict, spaces: Collection[str]) -> None:
+        self._path = path
+        # None once closed: calls then fail on it and `_failure` says why, at no cost to calls that succeed.
+        self._database: Any = database
+        self._broken = False
+        self._snapshots: WeakSet[RocksSnapshot] = WeakSet()
+        self._driver = _driver()
+        self._spaces: dict[str, ColumnFamily] = {n: database.get_column_family_handle(n) for n in spaces}
+        # Keyed by the handle itself: it hashes by identity, and the store keeps it alive.
+        self._families: dict[Any, Rdict] = {
+            handle: database.get_column_family(name) for name, handle in self._spaces.items()
+        }
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        spaces: Sequence[str],
+        *,
+        cache_capacity_bytes: int = CACHE_CAPACITY_BYTES,
+        mode: Mode = "high_throughput",
+        tombstone_spaces: Collection[str] | None = None,
+        read_only: bool = False,
+    ) -> RocksStore:
+        """Open or create the store in `path`.
+
+        Spaces of the folder that `spaces` does not name are opened too: RocksDB insists, and nothing is lost.
+        `tombstone_spaces` (None: all) are those whose consumed heads are compacted away early.
+        """
+        driver, folder, profile = _driver(), os.fspath(path), _PROFILES[mode]
+        _prepare_folder(folder, read_only=read_only)
+        cache = driver.Cache(cache_capacity_bytes)
+        options = _database_options(driver, profile, cache)
+        try:
+            existing = driver.Rdict.list_cf(folder, options) if _holds_store(folder) else []
+            names = existing if read_only else {*existing, *spaces}
+            collected = names if tombstone_spaces is None else tombstone_spaces
+            families = {
+                name: _options(driver, profile, cache, collect_tombstones=name in collected) for name in names
+            }
+            access = driver.AccessType.read_only(False) if read_only else driver.AccessType.read_write()
+            return cls(folder, driver.Rdict(folder, options, families, access), spaces)
+        except Exception as error:
+            raise translated(error, folder) from error
+
+    def space(self, name: str) -> ColumnFamily:
+        try:
+            return self._spaces[name]
+        except KeyError:
+            self._check_open()
+            raise StorageError(f"the store in {self._path} was not opened with a space {name!r}") from None
+
+    def batch(self) -> WriteBatch:
+        self._check_open()
+        batch: WriteBatch = self._driver.WriteBatch(raw_mode=True)
+        return batch
+
+    def get(self, key: bytes, space: Any) -> bytes | None:
+        try:
+            value: bytes | None = self._families[space].get(key)
+        except Exception as error:
+            raise self._failure(error) from error
+        return value
+
+    def get_many(self, keys: Sequence[bytes], space: Any) -> list[bytes | None]:
+        try:
+            values: list[bytes | None] | None = self._families[space].get(list(keys))
+        except Exception as error:
+            raise self._failure(error) from error
+        return values or []
+
+    def scan(
+        self,
+        space: Any,
+        lower: bytes,
+        upper: bytes | None,
+        *,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[Row]:
+        try:
+            family = self._families[space]
+            options = self._driver.ReadOptions()
+            if upper is not None:
+                if upper <= lower:
+                    return iter(())
+                options.set_iterate_upper_bound(upper)
+            cursor = family.iter(options)
+            if not reverse:
+                cursor.seek(lower)
+                return self._forwards(cursor, limit, options)
+            cursor.seek_to_last()  # the last one below the upper bound
+            return self._backwards(cursor, lower, limit, options)
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def _forwards(self, cursor: RdictIter, limit: int | None, bounds: Any) -> Iterator[Row]:
+        # `bounds` is held for as long as the cursor lives: the cursor points into it.
+        key_of, value_of, advance = cursor.key, cursor.value, cursor.next
+        remaining = -1 if limit is None else limit
+        while remaining and (key := key_of()) is not None:
+            yield key, value_of()
+            advance()
+            remaining -= 1
+        if remaining:
+            self._check_cursor(cursor)
+
+    def _backwards(self, cursor: RdictIter, lower: bytes, limit: int | None, bounds: Any) -> Iterator[Row]:
+        remaining = -1 if limit is None else limit
+        while remaining and (key := cursor.key()) is not None:
+            if key < lower:
+                return
+            yield key, cursor.value()
+            cursor.prev()
+            remaining -= 1
+        if remaining:
+            self._check_cursor(cursor)
+
+    def _check_cursor(self, cursor: RdictIter) -> None:
+        """Only its status tells an iterator that met a damaged block from one that came to the end."""
+        try:
+            cursor.status()
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def write(self, batch: Any, *, sync: bool = False) -> None:
+        try:
+            self._database.write(batch)
+            if sync:
+                self._database.flush_wal(True)  # lets other threads run, which a synced write would not
+        except Exception as error:
+            raise self._write_failure(error) from error
+
+    def sync(self) -> None:
+        try:
+            self._database.flush_wal(True)
+        except Exception as error:
+            raise self._write_failure(error) from error
+
+    def snapshot(self) -> RocksSnapshot:
+        """The same moment in all spaces: taken again if a write came between two of them."""
+        self._check_open()
+        database = self._database
+        try:
+            for _ in range(_SNAPSHOT_ATTEMPTS):
+                before = database.latest_sequence_number()
+                cursors = {handle: family.iter() for handle, family in self._families.items()}
+                if database.latest_sequence_number() == before:
+                    snapshot = RocksSnapshot(cursors, self._path)
+                    self._snapshots.add(snapshot)
+                    return snapshot
+        except Exception as error:
+            raise self._failure(error) from error
+        raise StorageError(
+            f"no moment without writes to {self._path}; hold the writer while taking a snapshot"
+        )
+
+    def checkpoint(self, path: str) -> None:
+        if os.path.exists(path):
+            raise StorageError(f"{path} exists; name a folder that does not")
+        try:
+            self._driver.Checkpoint(self._database).create_checkpoint(path)
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def ingest(self, paths: Sequence[str], space: Any) -> None:
+        try:
+            self._families[space].ingest_external_file(list(paths))
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def approximate_size(self) -> int:
+        """Table files, and the memory tables for what the log holds of them."""
+        self._check_open()
+        names = ("rocksdb.total-sst-files-size", "rocksdb.cur-size-all-mem-tables")
+        try:
+            return sum(f.property_int_value(n) or 0 for f in self._families.values() for n in names)
+        except Exception as error:
+            raise self._failure(error) from error
+
+    def close(self) -> None:
+        """Sync, write the memory tables (reopening then replays no log), stop background work, let go.
+
+        A failure is raised unless the store had failed, and said so, before.
+        """
+        if self._database is None:
+            return
+        database, families = self._database, list(self._families.values())
+        self._database, self._families, self._spaces = None, {}, {}
+        for snapshot in list(self._snapshots):
+            snapshot.release()
+        try:
+            for family in families:
+                family.close()
+        except Exception as error:
+            if not self._broken:
+                raise translated(error, self._path) from error
+        finally:
+            database.cancel_all_background(True)
+
+    def _check_open(self) -> None:
+        if self._database is None:
+            raise StorageError(f"the store in {self._path} is closed; open it again")
+
+    def _failure(self, error: Exception) -> Exception:
+        """What to raise for an error of the driver, or of a look-up in what `close` has emptied."""
+        self._check_open()
+        if isinstance(error, KeyError):
+            if "bytes" in str(error):
+                return TypeError("keys, bounds and values are bytes")
+            return StorageError(f"not a space of the store in {self._path}; take one from space(name)")
+        return translated(error, self._path)
+
+    def _write_failure(self, error: Exception) -> Exception:
+        failure = self._failure(error)
+        self._broken = self._broken or isinstance(failure, StorageError)
+        return failure
+
+
+class RocksSnapshot:
+    """Iterators, one per space, which RocksDB pins to the moment of their making.
+
+    Readers share them: each takes the lock, seeks, and copies a chunk of rows.
+    """
+
+    def __init__(self, cursors: dict[Any, RdictIter], path: str) -> None:
+        self._cursors = cursors
+        self._path = path
+        self._lock = Lock()
+
+    def get(self, key: bytes, space: Any) -> bytes | None:
+        for found, value in self._chunk(space, key, None, reverse=False, limit=1):
+            if found == key:
+                return value
+        return None
+
+    def get_many(self, keys: Sequence[bytes], space: Any) -> list[bytes | None]:
+        return [self.get(key, space) for key in keys]
+
+    def scan(
+        self,
+        space: Any,
+        lower: bytes,
+        upper: bytes | None,
+        *,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[Row]:
+        remaining = limit
+        while remaining is None or remaining > 0:
+            size = _SNAPSHOT_CHUNK_ROWS if remaining is None else min(remaining, _SNAPSHOT_CHUNK_ROWS)
+            rows = self._chunk(space, lower, upper, reverse=reverse, limit=size)
+            yield from rows
+            if len(rows) < size:
+                return
+            remaining = None if remaining is None else remaining - size
+            if reverse:
+                upper = rows[-1][0]
+            else:
+                lower = rows[-1][0] + b"\0"
+
+    def _chunk(
+        self, space: Any, lower: bytes, upper: bytes | None, *, reverse: bool, limit: int
+    ) -> list[Row]:
+        rows: list[Row] = []
+        with self._lock:
+            cursor = self._cursors.get(space)
+            if cursor is None:
+                raise StorageError(f"not a space of the store in {self._path}, or its snapshot was released")
+            advance = cursor.prev if reverse else cursor.next
+            if not reverse:
+                cursor.seek(lower)
+            elif upper is None:
+                cursor.seek_to_last()
+            else:
+                cursor.seek_for_prev(upper)
+                if cursor.key() == upper:
+                    cursor.prev()
+            while len(rows) < limit and (key := cursor.key()) is not None:
+                if key < lower or (upper is not None and key >= upper):
+                    return rows
+                rows.append((key, cursor.value()))
+                advance()
+            try:
+                cursor.status()
+            except Exception as error:
+                raise translated(error, self._path) from error
+        return rows
+
+    def release(self) -> None:
+        with self._lock:
+            self._cursors = {}

@@ -1,0 +1,228 @@
+"""Messages, their states, and the table of legal transitions."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from penstock.errors import InvalidMessage, PenstockError
+from penstock.event import Kind
+
+MAX_NAME_BYTES = 1024
+MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
+MAX_HEADERS_BYTES = 64 * 1024
+MAX_WEIGHT = 1000
+MAX_PRIORITY = 9
+DEFAULT_PRIORITY = 4
+MAX_THROTTLE_KEYS = 16
+OWNED_HEADER_PREFIX = "penstock-"
+
+
+class State(enum.StrEnum):
+    """Where a message stands. `EXPIRED` is passed through: such a message is removed."""
+
+    DELAYED = "delayed"
+    READY = "ready"
+    LEASED = "leased"
+    DONE = "done"
+    DEAD = "dead"
+    EXPIRED = "expired"
+
+
+STORED_STATES = (State.DELAYED, State.READY, State.LEASED, State.DONE, State.DEAD)
+
+_WAITING = (State.DELAYED, State.READY)
+
+#: (state before, event) -> states after. `None` before: not in this queue yet; after: gone from it.
+#: DELAYED to READY happens by the passing of time: no event records it.
+TRANSITIONS: dict[tuple[State | None, Kind], tuple[State | None, ...]] = {
+    (None, Kind.ENQUEUED): _WAITING,
+    (State.DELAYED, Kind.UPDATED): _WAITING,
+    (State.READY, Kind.UPDATED): _WAITING,
+    (State.READY, Kind.LEASED): (State.LEASED,),
+    (State.LEASED, Kind.EXTENDED): (State.LEASED,),
+    (State.LEASED, Kind.ACKED): (State.DONE, None),
+    (State.LEASED, Kind.NACKED): _WAITING,
+    (State.LEASED, Kind.RELEASED): (State.READY,),
+    (State.LEASED, Kind.DEAD): (State.DEAD, None),
+    (State.LEASED, Kind.DROPPED): (None,),
+    (State.DEAD, Kind.REDRIVEN): (State.READY, None),
+    (State.READY, Kind.REDRIVEN): (None,),
+    (State.DELAYED, Kind.MOVED): (None,),
+    (State.READY, Kind.MOVED): (None,),
+    (State.DEAD, Kind.MOVED): (None,),
+    (State.DELAYED, Kind.EXPIRED): (None,),
+    (State.READY, Kind.EXPIRED): (None,),
+    (State.LEASED, Kind.EXPIRED): (None,),
+    (State.DELAYED, Kind.PURGED): (None,),
+    (State.READY, Kind.PURGED): (None,),
+    (State.LEASED, Kind.PURGED): (None,),
+    (State.DONE, Kind.PURGED): (None,),
+    (State.DEAD, Kind.PURGED): (None,),
+    (State.DONE, Kind.REMOVED): (None,),
+    (State.DEAD, Kind.REMOVED): (None,),
+    **{(state, Kind.REPAIRED): (*STORED_STATES, None) for state in (*STORED_STATES, None)},
+}
+
+
+class NewMessage(msgspec.Struct, gc=False):
+    """What a producer hands over. Durations are seconds."""
+
+    payload: bytes = b""
+    headers: dict[str, str] = {}
+    fairness_key: str = ""
+    weight: int = 1
+    throttle_keys: list[str] | tuple[str, ...] = ()
+    priority: int = DEFAULT_PRIORITY
+    delay_s: float = 0
+    ttl_s: float | None = None
+    dedup_id: str | None = None
+    id: str | None = None
+
+
+class Message(msgspec.Struct, kw_only=True, frozen=True, gc=False):
+    """A stored message as it stands: what `get`, `peek` and `list` answer."""
+
+    raw_id: bytes
+    queue: str
+    state: State
+    payload: bytes
+    headers: dict[str, str]
+    fairness_key: str
+    weight: int
+    throttle_keys: tuple[str, ...]
+    priority: int
+    dedup_id: str | None
+    enqueued_at_ns: int
+    visible_at_ns: int
+    expires_at_ns: int | None
+    attempts: int
+    consumer: str | None = None
+    leased_at_ns: int | None = None
+    lease_expires_at_ns: int | None = None
+    reason: str | None = None
+
+    @property
+    def id(self) -> str:
+        return format_id(self.raw_id)
+
+
+class Delivery(msgspec.Struct, frozen=True, gc=False):
+    """A message handed to a consumer under its own lease."""
+
+    raw_id: bytes
+    token: int
+    queue: str
+    payload: bytes
+    headers: dict[str, str]
+    attempts: int
+    fairness_key: str
+    weight: int
+    throttle_keys: tuple[str, ...]
+    priority: int
+    dedup_id: str | None
+    enqueued_at_ns: int
+    expires_at_ns: int | None
+    consumer: str
+    leased_at_ns: int
+    lease_expires_at_ns: int
+
+    @property
+    def id(self) -> str:
+        return format_id(self.raw_id)
+
+    @property
+    def receipt(self) -> str:
+        """The fencing token: proves to `ack` and its kin which lease is meant."""
+        return (self.raw_id + self.token.to_bytes(8, "big")).hex()
+
+
+class EnqueueResult(msgspec.Struct, frozen=True, gc=False):
+    """What became of one enqueued item; `duplicate` when an earlier message answered for it."""
+
+    id: str | None
+    error: PenstockError | None = None
+    duplicate: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """What became of one item of a batch."""
+
+    error: PenstockError | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+
+#: Shared by every item that went well: batches allocate outcomes only for failures.
+OK = Outcome()
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A page of a listing; pass `next` as `after` for the following one, None at the end."""
+
+    items: list[Message]
+    next: str | None
+
+
+class DueItem(msgspec.Struct, frozen=True):
+    """Something that falls due: `what` is lease, delay, ttl, retention or dedup."""
+
+    at_ns: int
+    what: str
+    queue: str
+    message_id: str | None
+    position: str
+
+
+def format_id(raw: bytes) -> str:
+    h = raw.hex()
+    return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
+
+
+def parse_id(text: str) -> bytes:
+    """The 16 bytes of a canonical UUID string."""
+    if isinstance(text, str) and len(text) == 36:
+        try:
+            raw = bytes.fromhex(text.replace("-", ""))
+        except ValueError:
+            raw = b""
+        if len(raw) == 16 and format_id(raw) == text:
+            return raw
+    raise InvalidMessage(
+        f"id {text!r:.80} is not a UUID in its usual lower-case form; "
+        "for a key of your own use dedup_id, or derive an id with uuid.uuid5"
+    )
+
+
+def parse_receipt(text: str) -> tuple[bytes, int] | None:
+    """(message id, lease token), or None for anything that was never a receipt."""
+    if isinstance(text, str) and len(text) == 48:
+        try:
+            raw = bytes.fromhex(text)
+        except ValueError:
+            return None
+        if len(raw) == 24:
+            return raw[:16], int.from_bytes(raw[16:], "big")
+    return None
+
+
+def checked_name(name: str, what: str) -> bytes:
+    """The UTF-8 bytes of a name, refused where it is empty, too long or has a NUL in it."""
+    if not isinstance(name, str):
+        raise InvalidMessage(f"{what} must be a str, not {type(name).__name__}")
+    try:
+        raw = name.encode()
+    except UnicodeEncodeError:
+        raise InvalidMessage(f"{what} {name!r:.60} has a lone surrogate: not UTF-8") from None
+    if not 1 <= len(raw) <= MAX_NAME_BYTES:
+        raise InvalidMessage(f"{what} has {len(raw)} bytes; accepted: 1 to {MAX_NAME_BYTES} bytes of UTF-8")
+    if b"\0" in raw:
+        raise InvalidMessage(f"{what} {name!r:.60} has a NUL character; every other is accepted")
+    return raw

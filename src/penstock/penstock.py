@@ -1,0 +1,234 @@
+"""Penstock: opens backends and routes each queue to its own."""
+
+from __future__ import annotations
+
+import heapq
+import os
+import random
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from penstock import config as configuration
+from penstock.backends.base import BackendInfo, CheckReport, QueueBackend
+from penstock.backends.registry import open_backend
+from penstock.clock import Clock
+from penstock.config import Config
+from penstock.errors import InvalidConfig, QueueAlreadyExists, QueueNotFound, Unsupported
+from penstock.event import Entry
+from penstock.journal import Journal, Moment, UserState, moment_ns
+from penstock.message import DueItem
+from penstock.queue import Queue
+from penstock.settings import QueueSettings, queue_settings
+from penstock.version import __version__
+
+DEFAULT = configuration.DEFAULT
+
+
+class Info(msgspec.Struct, frozen=True):
+    """What is open: the version, where the configuration came from, and each backend by name."""
+
+    version: str
+    source: str
+    backends: dict[str, BackendInfo]
+
+    @property
+    def default(self) -> BackendInfo:
+        return self.backends[DEFAULT]
+
+
+class Health(msgspec.Struct, frozen=True):
+    """The worst status of any backend, and every reason, by backend."""
+
+    status: str
+    reasons: dict[str, list[str]]
+
+
+def open(
+    target: str | os.PathLike[str] | Config,
+    *,
+    clock: Clock | None = None,
+    rng: random.Random | None = None,
+) -> Penstock:
+    """Open a folder, a penstock.yaml or a URL. Everything is verified before this returns.
+
+    With a `clock`, time and sweeps are the caller's; without one, a thread of the store's own sweeps.
+    """
+    return Penstock(configuration.resolve(target), clock, rng)
+
+
+class Penstock:
+    """An open system: queues, wherever each of them lives. Safe to share between threads."""
+
+    def __init__(self, config: Config, clock: Clock | None, rng: random.Random | None) -> None:
+        self._config = config
+        self._backends: dict[str, QueueBackend] = {}
+        try:
+            for name, settings in {DEFAULT: config.default, **config.backends}.items():
+                self._backends[name] = open_backend(settings, clock, rng)
+            self._declare_queues()
+        except BaseException:
+            self.close()
+            raise
+        self._default = self._backends[DEFAULT]
+        self.state = UserState(self._default)
+        self.throttles = Throttles(self._default)
+
+    def _declare_queues(self) -> None:
+        """Queues that the configuration names exist afterwards, as it says, each on its backend."""
+        for name, backend in self._backends.items():
+            existing = {settings.name: settings for settings in backend.queues()}
+            for queue in existing:
+                declared_on = self._config.queues[queue].backend if queue in self._config.queues else name
+                if declared_on != name:
+                    raise InvalidConfig(
+                        f"{self._config.source}: queues.{queue}.backend is {declared_on!r}, but the queue "
+                        f"lives on {name!r}; delete it there, or name that backend"
+                    )
+            declared = {q: c.settings for q, c in self._config.queues.items() if c.backend == name}
+            if any(existing.get(queue) != settings for queue, settings in declared.items()):
+                backend.replace_queues([*({**existing, **declared}).values()])
+
+    # -- queues
+
+    def create_queue(self, name: str, *, backend: str = DEFAULT, **settings: Any) -> Queue:
+        """Make a queue. Settings: see `QueueSettings`."""
+        wanted = queue_settings(name, settings)
+        target = self._backend(backend)
+        for other in self._backends.values():
+            if other is not target and _has(other, name):
+                raise QueueAlreadyExists(name)
+        target.create_queue(wanted)
+        return Queue(target, name)
+
+    def update_queue(self, name: str, **settings: Any) -> None:
+        """Change some settings of a queue; the others stay."""
+        backend = self._home(name)
+        old = next(found for found in backend.queues() if found.name == name)
+        values = {field: getattr(old, field) for field in QueueSettings.__struct_fields__[1:]}
+        backend.update_queue(queue_settings(name, {**values, **settings}))
+
+    def delete_queue(self, name: str) -> None:
+        """Remove a queue and everything in it."""
+        self._home(name).delete_queue(name)
+
+    def replace_queues(self, queues: Sequence[QueueSettings | dict[str, Any] | str]) -> None:
+        """Make these the queues of the default backend, all at once: others are deleted."""
+        wanted = [_settings(queue) for queue in queues]
+        for name, backend in self._backends.items():
+            if name != DEFAULT:
+                for settings in wanted:
+                    if _has(backend, settings.name):
+                        raise QueueAlreadyExists(settings.name)
+        self._default.replace_queues(wanted)
+
+    def queues(self) -> list[QueueSettings]:
+        """Every queue's settings, by name."""
+        found = (settings for backend in self._backends.values() for settings in backend.queues())
+        return sorted(found, key=lambda settings: settings.name)
+
+    def queue(self, name: str) -> Queue:
+        """The queue, or `QueueNotFound`."""
+        return Queue(self._home(name), name)
+
+    # -- journals
+
+    def journal(self, world: str) -> Journal:
+        """The user's own journal of that name; it comes into being with its first entry."""
+        return Journal(self._default, world)
+
+    def get_entries(self, ids: Sequence[str]) -> list[Entry | None]:
+        """Entries by id, whichever world they are in; None for what is not there."""
+        return list(self._default.get_entries(ids))
+
+    # -- the system
+
+    def due(
+        self, since: Moment = None, until: Moment = None, limit: int = 100, after: str | None = None
+    ) -> list[DueItem]:
+        """What falls due, across queues, earliest first; pass the last item's `position` as `after`."""
+        since_ns, until_ns = moment_ns(since, "since") or 0, moment_ns(until, "until")
+        found = [backend.due(since_ns, until_ns, limit, after) for backend in self._backends.values()]
+        return list(heapq.merge(*found, key=lambda item: item.at_ns))[:limit]
+
+    def info(self) -> Info:
+        infos = {name: backend.info() for name, backend in self._backends.items()}
+        return Info(__version__, self._config.source, infos)
+
+    def health(self) -> Health:
+        found = {name: backend.health() for name, backend in self._backends.items()}
+        order = ("healthy", "degraded", "unhealthy")
+        worst = max((health.status for health in found.values()), key=order.index)
+        return Health(worst, {name: health.reasons for name, health in found.items() if health.reasons})
+
+    def check(self) -> CheckReport:
+        """Prove the stores' invariants by reading them; `.ok`, `.problems`."""
+        reports = [backend.check() for backend in self._backends.values()]
+        return CheckReport(
+            [problem for report in reports for problem in report.problems],
+            sum(report.queues for report in reports),
+            sum(report.messages for report in reports),
+            sum(report.events for report in reports),
+        )
+
+    def sweep(self, budget: int = 100) -> int:
+        """Do up to `budget` slices of housekeeping on each backend; how many were done."""
+        return sum(backend.sweep(budget) for backend in self._backends.values())
+
+    def close(self) -> None:
+        for backend in self._backends.values():
+            backend.close()
+
+    def __enter__(self) -> Penstock:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _backend(self, name: str) -> QueueBackend:
+        try:
+            return self._backends[name]
+        except KeyError:
+            known = ", ".join(self._backends)
+            raise InvalidConfig(f"backend {name!r} is not configured; configured: {known}") from None
+
+    def _home(self, name: str) -> QueueBackend:
+        for backend in self._backends.values():
+            if _has(backend, name):
+                return backend
+        raise QueueNotFound(name)
+
+
+class Throttles:
+    """Token buckets: `ps.throttles`."""
+
+    def __init__(self, backend: QueueBackend) -> None:
+        self._backend = backend
+
+    def set(self, key: str, rate_per_s: float, burst: float) -> None:
+        raise Unsupported("throttles.set", "throttling", self._backend.name)
+
+    def get(self, key: str) -> None:
+        raise Unsupported("throttles.get", "throttling", self._backend.name)
+
+    def delete(self, key: str) -> None:
+        raise Unsupported("throttles.delete", "throttling", self._backend.name)
+
+
+def _has(backend: QueueBackend, name: str) -> bool:
+    return any(settings.name == name for settings in backend.queues())
+
+
+def _settings(queue: QueueSettings | dict[str, Any] | str) -> QueueSettings:
+    if isinstance(queue, QueueSettings):
+        queue = msgspec.structs.asdict(queue)
+    if isinstance(queue, str):
+        return queue_settings(queue, {})
+    values = dict(queue)
+    if "name" not in values:
+        raise InvalidConfig("a queue in replace_queues has no name")
+    return queue_settings(values.pop("name"), values)

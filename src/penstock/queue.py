@@ -1,0 +1,196 @@
+"""Queue: what users hold. It has no rules of its own: every call is one call of the backend's."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import TypeVar
+
+from penstock.backends.base import CursorInfo, QueueBackend, QueueStats
+from penstock.errors import InvalidMessage, MessageNotFound
+from penstock.event import Event
+from penstock.journal import Cursor, Moment, filtered, moment_ns
+from penstock.message import (
+    DEFAULT_PRIORITY,
+    STORED_STATES,
+    Delivery,
+    EnqueueResult,
+    Message,
+    NewMessage,
+    Outcome,
+    Page,
+    State,
+)
+
+_WAITING = (State.DELAYED, State.READY)
+_PAGE = 500
+
+T = TypeVar("T")
+
+
+def _batch(items: Sequence[T], name: str) -> Sequence[T]:
+    """A str would be taken for a batch of its letters: one item must be in a list too."""
+    if isinstance(items, str | bytes) or not isinstance(items, Sequence):
+        raise InvalidMessage(f"{name} must be a list, not {type(items).__name__}")
+    return items
+
+
+class Queue:
+    """One queue. Safe to share between threads."""
+
+    def __init__(self, backend: QueueBackend, name: str) -> None:
+        self._backend = backend
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Queue({self.name!r})"
+
+    # -- producing
+
+    def enqueue(
+        self,
+        payload: bytes,
+        *,
+        headers: dict[str, str] | None = None,
+        fairness_key: str = "",
+        weight: int = 1,
+        throttle_keys: Sequence[str] = (),
+        priority: int = DEFAULT_PRIORITY,
+        delay_s: float = 0,
+        ttl_s: float | None = None,
+        dedup_id: str | None = None,
+        id: str | None = None,
+    ) -> str:
+        """Store one message and return its id once it is durable."""
+        message = NewMessage(
+            payload,
+            {} if headers is None else headers,
+            fairness_key,
+            weight,
+            tuple(throttle_keys),
+            priority,
+            delay_s,
+            ttl_s,
+            dedup_id,
+            id,
+        )
+        result = self._backend.enqueue(self.name, [message])[0]
+        if result.error is not None or result.id is None:
+            raise result.error or InvalidMessage("the message was not stored")
+        return result.id
+
+    def enqueue_many(self, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
+        """Store a batch; each item has its own result, in order."""
+        return self._backend.enqueue(self.name, _batch(messages, "messages"))
+
+    def upsert(self, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
+        """Create, or replace waiting messages of the same id."""
+        return self._backend.upsert(self.name, _batch(messages, "messages"))
+
+    # -- consuming
+
+    def lease(
+        self,
+        max_messages: int = 1,
+        lease_s: float | None = None,
+        wait_s: float = 0,
+        consumer: str = "",
+    ) -> list[Delivery]:
+        """Take up to `max_messages`, each under its own lease; waits up to `wait_s` for the first.
+
+        Without `lease_s`, the queue's own setting counts.
+        """
+        return self._backend.lease(self.name, max_messages, lease_s, wait_s, consumer)
+
+    def ack(self, receipts: Sequence[str]) -> list[Outcome]:
+        """These are done."""
+        return self._backend.ack(self.name, _batch(receipts, "receipts"))
+
+    def nack(self, receipts: Sequence[str], delay_s: float | None = None, reason: str = "") -> list[Outcome]:
+        """These failed: try again after `delay_s`, or when the queue's retry policy says."""
+        return self._backend.nack(self.name, _batch(receipts, "receipts"), delay_s, reason)
+
+    def reject(self, receipts: Sequence[str], reason: str = "") -> list[Outcome]:
+        """These must not be tried again."""
+        return self._backend.reject(self.name, _batch(receipts, "receipts"), reason)
+
+    def extend(self, receipts: Sequence[str], lease_s: float) -> list[Outcome]:
+        """Hold these for `lease_s` from now."""
+        return self._backend.extend(self.name, _batch(receipts, "receipts"), lease_s)
+
+    # -- looking
+
+    def get(self, id: str) -> Message:
+        """One message, or `MessageNotFound`."""
+        message = self._backend.get_many(self.name, [id])[0]
+        if message is None:
+            raise MessageNotFound(id, self.name)
+        return message
+
+    def peek(self, limit: int = 10, offset: int = 0) -> list[Message]:
+        """Ready messages in index order, without leasing them."""
+        return self._backend.peek(self.name, limit, offset)
+
+    def iter(self, state: str | None = None) -> Iterator[Message]:
+        """Every message, or every one of a state, page by page."""
+        for each in STORED_STATES if state is None else (state,):
+            after: str | None = None
+            while True:
+                page = self.list(each, after=after, limit=_PAGE)
+                yield from page.items
+                if page.next is None:
+                    break
+                after = page.next
+
+    def stats(self) -> QueueStats:
+        return self._backend.stats(self.name)
+
+    def length(self) -> int:
+        """Delayed, ready and leased messages together."""
+        stats = self._backend.stats(self.name)
+        return stats.delayed + stats.ready + stats.leased
+
+    # -- bulk
+
+    def move(self, ids: Sequence[str], target: str) -> Sequence[Outcome]:
+        """Waiting and dead messages go to another queue under their own ids, and start anew there."""
+        return self._backend.move(self.name, _batch(ids, "ids"), target)
+
+    def redrive(self, limit: int = 100, target: str | None = None) -> int:
+        """Send dead messages back to their origin, or to `target`; how many went."""
+        return self._backend.redrive(self.name, limit, target)
+
+    def purge(self, state: str | None = None) -> int:
+        """Remove delayed and ready messages, or those of one state; how many went."""
+        return self._backend.purge(self.name, _WAITING if state is None else (state,))  # type: ignore[arg-type]
+
+    # -- history
+
+    def events(
+        self,
+        after: int = 0,
+        limit: int = 1000,
+        kinds: Collection[str] = (),
+        since: Moment = None,
+        until: Moment = None,
+    ) -> Sequence[Event]:
+        """What happened, after a seq; with filters, of those `limit` events the ones that fit."""
+        found = self._backend.events(self.name, after, limit)
+        return filtered(found, kinds, moment_ns(since, "since"), moment_ns(until, "until"))
+
+    def cursor(self, name: str, required: bool = False) -> Cursor:
+        """A named durable position in this queue's journal."""
+        return Cursor(self._backend, self.name, name, required=required)
+
+    def cursors(self) -> Sequence[CursorInfo]:
+        return self._backend.cursors(self.name)
+
+    # Last: inside a class, its name hides the builtin from every annotation that follows.
+    def list(
+        self,
+        state: str = "ready",
+        fairness_key: str | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> Page:
+        """A page of the messages of one state; pass its `next` as `after` for the following one."""
+        return self._backend.page(self.name, state, fairness_key, after, limit)  # type: ignore[arg-type]

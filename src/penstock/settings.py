@@ -1,0 +1,118 @@
+"""A queue's settings: what `create_queue` takes and every backend stores."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from penstock.errors import InvalidConfig, InvalidMessage
+from penstock.message import checked_name
+
+DAY_S = 86_400.0
+MAX_DURATION_S = 10 * 365 * DAY_S
+
+
+class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """When a failed message comes back, if the nack does not say.
+
+    `fixed` waits `delay_s`; `exponential` waits `delay_s`·2ⁿ up to `max_delay_s`, with `jitter` a
+    uniformly random part of it; `list` takes `delays_s` in turn and repeats the last.
+    """
+
+    policy: Literal["fixed", "exponential", "list"] = "fixed"
+    delay_s: float = 0.0
+    max_delay_s: float = 3600.0
+    jitter: bool = True
+    delays_s: tuple[float, ...] = ()
+
+
+class QueueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Everything that can be set for one queue."""
+
+    name: str
+    lease_s: float = 30.0
+    max_attempts: int = 5
+    dead_letter: str | None = None
+    fifo: bool = False
+    retention_s: float = 0.0
+    dead_retention_s: float | None = None
+    dedup_window_s: float = 300.0
+    journal_retention_s: float | None = 7 * DAY_S
+    journal_max_bytes: int | None = None
+    retry: Retry = Retry()
+    max_leased: int | None = None
+    max_leased_per_key: int | None = None
+    compress_over_bytes: int | None = None
+    on_enqueue: str | None = None
+    on_failure: str | None = None
+
+
+#: setting -> (lowest, highest) accepted, both inclusive.
+_RANGES: dict[str, tuple[float, float]] = {
+    "lease_s": (0.001, MAX_DURATION_S),
+    "max_attempts": (1, 1_000_000),
+    "retention_s": (0, MAX_DURATION_S),
+    "dead_retention_s": (0.001, MAX_DURATION_S),
+    "dedup_window_s": (0, MAX_DURATION_S),
+    "journal_retention_s": (0.001, MAX_DURATION_S),
+    "journal_max_bytes": (1, 2**62),
+    "max_leased": (1, 2**31),
+    "max_leased_per_key": (1, 2**31),
+    "compress_over_bytes": (0, 2**31),
+}
+
+
+_RETRY_KEYS = Retry.__struct_fields__[1:]
+
+
+def queue_settings(name: str, values: dict[str, object]) -> QueueSettings:
+    """Settings from plain values, or `InvalidConfig` naming the queue, the key and what is accepted."""
+    _check_name(name, "queue name", "")
+    known = QueueSettings.__struct_fields__[1:]
+    for key in values:
+        if key not in known:
+            raise InvalidConfig(f"queue {name!r}: unknown setting {key!r}; accepted: {', '.join(known)}")
+    settings = _converted(name, values)
+    for key, (low, high) in _RANGES.items():
+        value = getattr(settings, key)
+        if value is not None and not low <= value <= high:
+            shown = f"is {value!r}" if abs(value) < 2**64 else "is out of range"
+            raise InvalidConfig(f"queue {name!r}: {key} {shown}; accepted: {low} to {high}")
+    _check_retry(name, settings.retry)
+    if settings.dead_letter is not None:
+        _check_name(settings.dead_letter, "dead_letter", name)
+    if settings.dead_letter == name:
+        raise InvalidConfig(f"queue {name!r}: dead_letter is the queue itself; name another queue")
+    return settings
+
+
+def _converted(name: str, values: dict[str, object]) -> QueueSettings:
+    plain = {"name": name, **values}
+    retry = values.get("retry")
+    if isinstance(retry, Retry):
+        plain["retry"] = msgspec.structs.asdict(retry)
+    try:
+        return msgspec.convert(plain, QueueSettings)
+    except (msgspec.ValidationError, TypeError, ValueError, RecursionError) as error:
+        accepted = ""
+        if "retry" in str(error):
+            accepted = f"; accepted: policy fixed, exponential or list, and {', '.join(_RETRY_KEYS)}"
+        raise InvalidConfig(f"queue {name!r}: {error}{accepted}") from None
+
+
+def _check_name(value: str, what: str, queue: str) -> None:
+    try:
+        checked_name(value, what)
+    except InvalidMessage as error:
+        raise InvalidConfig(f"queue {queue!r}: {error}" if queue else str(error)) from None
+
+
+def _check_retry(name: str, retry: Retry) -> None:
+    delays = (retry.delay_s, retry.max_delay_s, *retry.delays_s)
+    if not all(0 <= delay <= MAX_DURATION_S for delay in delays):
+        raise InvalidConfig(
+            f"queue {name!r}: retry delays must be 0 to {MAX_DURATION_S:.0f} seconds, not {delays}"
+        )
+    if (retry.policy == "list") != bool(retry.delays_s):
+        raise InvalidConfig(f"queue {name!r}: retry.delays_s goes with policy 'list', and with no other")

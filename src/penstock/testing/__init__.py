@@ -1,0 +1,1 @@
+"""The suites that every store and every backend passes; shipped, so that others can run them too."""
