@@ -26,6 +26,12 @@ def moment_ns(value: Moment, name: str) -> int | None:
     return value
 
 
+def check_names(names: Collection[str], what: str) -> None:
+    """A str would be searched for its letters: one name must be in a list too."""
+    if isinstance(names, str | bytes) or not isinstance(names, Collection):
+        raise InvalidMessage(f"{what} must be a list of names, not {type(names).__name__}")
+
+
 class Journal:
     """One world: an append-only journal of the user's own entries."""
 
@@ -53,8 +59,7 @@ class Journal:
         `since` is inclusive, `until` exclusive; `after` is a seq to go on from.
         """
         for name, names in (("kinds", kinds), ("labels", labels), ("flags", flags)):
-            if isinstance(names, str | bytes):
-                raise InvalidMessage(f"{name} must be a list of names, not one {type(names).__name__}")
+            check_names(names, name)
         for name, number in (("limit", limit), ("after", after)):
             if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
                 raise InvalidMessage(f"{name} is {number!r:.40}; accepted: whole numbers from 0")
@@ -90,6 +95,8 @@ class Cursor:
     """
 
     def __init__(self, backend: QueueBackend, queue: str, name: str, *, required: bool) -> None:
+        if not isinstance(required, bool):
+            raise InvalidMessage(f"required must be True or False, not {required!r:.40}")
         self._backend = backend
         self._queue = queue
         self.name = name
@@ -98,7 +105,10 @@ class Cursor:
     @property
     def position(self) -> int:
         """The seq of the last event that was committed as read."""
-        return self._backend.open_cursor(self._queue, self.name, self.required).position
+        for cursor in self._backend.cursors(self._queue):
+            if cursor.name == self.name:
+                return cursor.position
+        raise InvalidMessage(f"cursor {self.name!r} of {self._queue!r} was dropped; open it again")
 
     def read(self, limit: int = 1000) -> list[Event]:
         """The next events; reading again gives the same ones until `commit`."""

@@ -135,7 +135,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     @property
     def receipt(self) -> str:
         """The fencing token: proves to `ack` and its kin which lease is meant."""
-        return (self.raw_id + self.token.to_bytes(8, "big")).hex()
+        return (self.raw_id + self.token.to_bytes(12, "big")).hex()
 
 
 class EnqueueResult(msgspec.Struct, frozen=True, gc=False):
@@ -203,12 +203,12 @@ def parse_id(text: str) -> bytes:
 
 def parse_receipt(text: str) -> tuple[bytes, int] | None:
     """(message id, lease token), or None for anything that was never a receipt."""
-    if isinstance(text, str) and len(text) == 48:
+    if isinstance(text, str) and len(text) == 56:
         try:
             raw = bytes.fromhex(text)
         except ValueError:
             return None
-        if len(raw) == 24:
+        if len(raw) == 28:
             return raw[:16], int.from_bytes(raw[16:], "big")
     return None
 

@@ -16,7 +16,7 @@ from penstock.backends.base import BackendInfo, CheckReport, QueueBackend
 from penstock.backends.registry import open_backend
 from penstock.clock import Clock
 from penstock.config import Config
-from penstock.errors import InvalidConfig, QueueAlreadyExists, QueueNotFound, Unsupported
+from penstock.errors import InvalidConfig, InvalidMessage, QueueAlreadyExists, QueueNotFound, Unsupported
 from penstock.event import Entry
 from penstock.journal import Journal, Moment, UserState, moment_ns
 from penstock.message import DueItem
@@ -150,7 +150,15 @@ class Penstock:
     ) -> list[DueItem]:
         """What falls due, across queues, earliest first; pass the last item's `position` as `after`."""
         since_ns, until_ns = moment_ns(since, "since") or 0, moment_ns(until, "until")
-        found = [backend.due(since_ns, until_ns, limit, after) for backend in self._backends.values()]
+        # Items of one time go by backend: those before the one that the position is of are through.
+        at_name, at_ns, position = _due_position(after)
+        found, passed = [], after is not None
+        for name, backend in self._backends.items():
+            here = name == at_name
+            start_ns = max(since_ns, at_ns + 1 if passed and not here else at_ns)
+            passed = passed and not here
+            items = backend.due(start_ns, until_ns, limit, position if here else None)
+            found.append([_with_backend(item, name) for item in items])
         return list(heapq.merge(*found, key=lambda item: item.at_ns))[:limit]
 
     def info(self) -> Info:
@@ -217,6 +225,20 @@ class Throttles:
 
     def delete(self, key: str) -> None:
         raise Unsupported("throttles.delete", "throttling", self._backend.name)
+
+
+def _with_backend(item: DueItem, name: str) -> DueItem:
+    return msgspec.structs.replace(item, position=f"{name}@{item.at_ns}@{item.position}")
+
+
+def _due_position(after: str | None) -> tuple[str, int, str | None]:
+    """(backend, time, the backend's own position)"""
+    if after is None:
+        return "", 0, None
+    name, at_ns, position = ("@@" + str(after)).rsplit("@", 2)
+    if not at_ns.isdecimal():
+        raise InvalidMessage(f"after {after!r:.60} is not the position of a due item")
+    return name[2:], int(at_ns), position
 
 
 def _has(backend: QueueBackend, name: str) -> bool:

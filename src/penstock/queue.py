@@ -8,7 +8,7 @@ from typing import TypeVar
 from penstock.backends.base import CursorInfo, QueueBackend, QueueStats
 from penstock.errors import InvalidMessage, MessageNotFound
 from penstock.event import Event
-from penstock.journal import Cursor, Moment, filtered, moment_ns
+from penstock.journal import Cursor, Moment, check_names, filtered, moment_ns
 from penstock.message import (
     DEFAULT_PRIORITY,
     STORED_STATES,
@@ -174,6 +174,7 @@ class Queue:
         until: Moment = None,
     ) -> Sequence[Event]:
         """What happened, after a seq; with filters, of those `limit` events the ones that fit."""
+        check_names(kinds, "kinds")
         found = self._backend.events(self.name, after, limit)
         return filtered(found, kinds, moment_ns(since, "since"), moment_ns(until, "until"))
 

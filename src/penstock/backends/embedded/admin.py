@@ -61,6 +61,7 @@ class Admin:
             self._check(settings, {*engine.queues, settings.name})
             with engine.transaction() as txn:
                 created = self._create(txn, settings)
+                self._note(txn, ("queue_created", settings))
             self._adopt(created)
 
     def update(self, settings: QueueSettings) -> None:
@@ -70,7 +71,8 @@ class Admin:
                 raise QueueNotFound(settings.name)
             self._check(settings, set(engine.queues))
             with engine.transaction() as txn:
-                self._update(txn, settings)
+                self._put(txn, engine.queues[settings.name].qid, settings)
+                self._note(txn, ("queue_updated", settings))
             engine.queues[settings.name].settings = settings
 
     def delete(self, name: str) -> None:
@@ -86,6 +88,7 @@ class Admin:
                     )
             with engine.transaction() as txn:
                 self._delete(txn, name)
+                self._note(txn, ("queue_deleted", engine.queues[name].settings))
             self._disown(name)
 
     def replace(self, wanted: Iterable[QueueSettings]) -> None:
@@ -93,18 +96,24 @@ class Admin:
         engine = self._engine
         by_name = _unique(wanted)
         with engine.lock:
+            names = set(by_name)
             for settings in by_name.values():
-                self._check(settings, set(by_name))
+                self._check(settings, names)
             surplus = [name for name in engine.queues if name not in by_name]
+            changes = [("queue_deleted", engine.queues[name].settings) for name in surplus]
             created = []
             with engine.transaction() as txn:
                 for name in surplus:
                     self._delete(txn, name)
                 for settings in by_name.values():
-                    if settings.name not in engine.queues:
+                    old = engine.queues.get(settings.name)
+                    if old is None:
                         created.append(self._create(txn, settings))
-                    elif engine.queues[settings.name].settings != settings:
-                        self._update(txn, settings)
+                        changes.append(("queue_created", settings))
+                    elif old.settings != settings:
+                        self._put(txn, old.qid, settings)
+                        changes.append(("queue_updated", settings))
+                self._note(txn, *changes)
             for name in surplus:
                 self._disown(name)
             for q in created:
@@ -135,28 +144,23 @@ class Admin:
     def _create(self, txn: Transaction, settings: QueueSettings) -> QueueState:
         q = QueueState(next_number(txn), settings, self._engine.lock)
         self._put(txn, q.qid, settings)
-        self._note(txn, "queue_created", settings)
         return q
-
-    def _update(self, txn: Transaction, settings: QueueSettings) -> None:
-        self._put(txn, self._engine.queues[settings.name].qid, settings)
-        self._note(txn, "queue_updated", settings)
 
     def _delete(self, txn: Transaction, name: str) -> None:
         q = self._engine.queues[name]
         txn.delete(keys.meta(Meta.QUEUE, name.encode()), self._engine.meta)
         txn.delete(keys.meta(Meta.COUNTERS, q.prefix), self._engine.meta)
         start_drop(txn, q.qid)
-        self._note(txn, "queue_deleted", q.settings)
 
     def _put(self, txn: Transaction, qid: int, settings: QueueSettings) -> None:
         txn.changed = True
         key = keys.meta(Meta.QUEUE, settings.name.encode())
         txn.put(key, packed(_QueueRow(qid, settings)), self._engine.meta)
 
-    def _note(self, txn: Transaction, kind: str, settings: QueueSettings) -> None:
-        entry = Entry(kind, msgspec.json.encode(settings), [settings.name])
-        self._worlds.append_in(txn, SYSTEM_WORLD, [entry])
+    def _note(self, txn: Transaction, *changes: tuple[str, QueueSettings]) -> None:
+        """All of a transaction's changes at once: a second append in it would not see the first."""
+        entries = [Entry(kind, msgspec.json.encode(settings), [settings.name]) for kind, settings in changes]
+        self._worlds.append_in(txn, SYSTEM_WORLD, entries)
 
     def _adopt(self, q: QueueState) -> None:
         self._engine.queues[q.name] = q

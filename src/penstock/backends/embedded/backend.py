@@ -9,6 +9,8 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
 from penstock.backends.base import BackendHealth, BackendInfo, CheckReport, CursorInfo, QueueStats
 from penstock.backends.embedded import history, keys, leases, reads
 from penstock.backends.embedded.admin import Admin
@@ -25,7 +27,7 @@ from penstock.backends.embedded.worlds import Worlds
 from penstock.capabilities import Capabilities
 from penstock.clock import Clock, SystemClock, to_ns
 from penstock.codec.body import check_duration
-from penstock.errors import InvalidMessage, PenstockError, StorageError
+from penstock.errors import InvalidMessage, StorageError
 from penstock.event import Entry, Event
 from penstock.kv.base import Store
 from penstock.message import (
@@ -82,7 +84,7 @@ class EmbeddedBackend:
         rng: random.Random | None = None,
     ) -> None:
         self.name = "embedded"
-        self.capabilities = CAPABILITIES
+        self.capabilities = msgspec.structs.replace(CAPABILITIES, persistence=path is not None)
         self._path = path
         self._engine_name = engine_name
         self._kv = kv
@@ -159,6 +161,8 @@ class EmbeddedBackend:
         if consumer:
             checked_name(consumer, "consumer")
         engine = self._engine
+        if max_messages == 0:
+            return []
         deadline_ns = engine.clock.now_ns() + to_ns(wait_s)
         while True:
             deliveries = self._lease_now(queue, max_messages, lease_s, consumer)
@@ -254,6 +258,8 @@ class EmbeddedBackend:
         if limit == 0:
             raise InvalidMessage("limit is 0; accepted: whole numbers from 1")
         _check_count(limit, "limit")
+        if fairness_key is not None and not isinstance(fairness_key, str):
+            raise InvalidMessage(f"fairness_key must be a str, not {type(fairness_key).__name__}")
         with self._looking(queue) as q:
             return reads.page(self._engine, q, _checked_state(state), fairness_key, after, limit)
 
@@ -355,10 +361,11 @@ class EmbeddedBackend:
         if self._closed.is_set() or engine.stopped is not None:
             return BackendHealth("unhealthy", [f"the store has stopped: {engine.stopped or 'closed'}"])
         with engine.lock:
+            queues = [engine.queue_by_number(number) for number in history.queues_with_cursors(engine)]
             reasons = [
                 f"queue {q.name!r}: required cursors hold back {q.counters.held} bodies"
-                for q in engine.by_qid.values()
-                if q.loaded and q.counters.held
+                for q in queues
+                if q is not None and q.counters.held
             ]
         return BackendHealth("degraded" if reasons else "healthy", reasons)
 
@@ -369,6 +376,12 @@ class EmbeddedBackend:
 
     def sweep(self, budget: int) -> int:
         _check_count(budget, "budget")
+        if self._engine.durability == "interval" and self._engine.unsynced():
+            self._engine.sync()
+        return self.tidy(budget)
+
+    def tidy(self, budget: int) -> int:
+        """The sweep without its sync, which the housekeeper does at its own pace."""
         done = 0
         for kind in Due:
             while done < budget and apply_due(self._engine, kind):
@@ -448,23 +461,27 @@ class _Housekeeper(threading.Thread):
         super().__init__(name="penstock-housekeeper", daemon=True)
         self._backend = backend
         self._syncs = backend.engine.durability == "interval"
-        self._interval_s = min(interval_s, SWEEP_EVERY_S) if self._syncs else SWEEP_EVERY_S
+        self._sync_every_s = interval_s
         self.start()
 
     def run(self) -> None:
-        backend, since_sweep_s = self._backend, 0.0
-        while not backend.closed.wait(self._interval_s):
+        backend, since_sync_s, since_sweep_s = self._backend, 0.0, 0.0
+        tick_s = min(self._sync_every_s, SWEEP_EVERY_S) if self._syncs else SWEEP_EVERY_S
+        while not backend.closed.wait(tick_s):
+            since_sync_s += tick_s
+            since_sweep_s += tick_s
             try:
-                if self._syncs and backend.engine.unsynced():
+                if self._syncs and since_sync_s >= self._sync_every_s and backend.engine.unsynced():
+                    since_sync_s = 0.0
                     backend.engine.sync()
-                since_sweep_s += self._interval_s
                 if since_sweep_s >= SWEEP_EVERY_S:
                     since_sweep_s = 0.0
-                    backend.sweep(budget=20)
-            except PenstockError as error:
+                    backend.tidy(budget=20)
+            except Exception as error:  # noqa: BLE001
+                # Whatever it is, the next round tries again: a store without a housekeeper rots.
                 if backend.engine.stopped is not None:
                     return
-                log.error("housekeeping failed, will be tried again: %s", error)
+                log.error("housekeeping failed, will be tried again: %s: %s", type(error).__name__, error)
 
 
 def _check_count(value: int, name: str) -> None:

@@ -36,7 +36,7 @@ from penstock.backends.embedded.transitions import (
     unhold,
 )
 from penstock.codec.body import Body
-from penstock.errors import InvalidMessage, MessageLeased, MessageNotFound, PenstockError
+from penstock.errors import InvalidMessage, MessageLeased, MessageNotFound, PenstockError, QueueNotFound
 from penstock.event import Kind
 from penstock.message import OK, Outcome, format_id, parse_id
 
@@ -295,6 +295,10 @@ def _transfer(
 def _move_slice(txn: Transaction, q: QueueState, work: Work) -> bool:
     engine, job = txn.engine, work.job
     ids = job.ids[work.done : work.done + SLICE]
+    if job.target not in engine.queues:  # Deleted meanwhile: what has not gone there stays here.
+        rest = job.ids[work.done :]
+        work.outcomes += [Outcome(QueueNotFound(job.target))] * len(rest)
+        return True
     target = engine.queue(job.target)
     errors: dict[int, PenstockError] = {}
     group: list[Found] = []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Engine, Transaction
-from penstock.backends.embedded.keys import StateCode
+from penstock.backends.embedded.keys import Meta, StateCode
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import CursorRow, decode_cursor, packed
 from penstock.clock import to_ns
@@ -73,6 +73,12 @@ def drop_cursor(txn: Transaction, q: QueueState, name: str) -> None:
 def cursors(engine: Engine, q: QueueState) -> dict[str, CursorRow]:
     lower, upper = keys.cursor(q.qid, b""), keys.cursor(q.qid + 1, b"")
     return {key[5:].decode(): decode_cursor(raw) for key, raw in engine.kv.scan(engine.meta, lower, upper)}
+
+
+def queues_with_cursors(engine: Engine) -> set[int]:
+    prefix = keys.meta(Meta.CURSOR)
+    rows = engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix))
+    return {int.from_bytes(key[1:5], "big") for key, _ in rows}
 
 
 def _cursor(engine: Engine, q: QueueState, name: str) -> CursorRow:

@@ -67,7 +67,8 @@ def _hand_out(
     state_prefix = keys.state_prefix(q.qid, StateCode.LEASED)
     pack, unpack, from_bytes = STATE_ROW.pack, FIXED.unpack_from, int.from_bytes
     consumer_raw = consumer.encode()
-    token = q.counters.next_seq
+    # The queue's number is part of it: a queue made anew under the same name honours no old receipt.
+    seq, queue_part = q.counters.next_seq, q.qid << 64
     deliveries: list[Delivery] = []
     ids: list[bytes] = []
     attempts: list[int] = []
@@ -96,7 +97,7 @@ def _hand_out(
             pack(
                 ROW_VERSION,
                 attempt,
-                token,
+                seq,
                 now_ns,
                 until_ns,
                 from_bytes(key[-24:-16], "big"),
@@ -117,7 +118,7 @@ def _hand_out(
         deliveries.append(
             Delivery(
                 raw_id,
-                token,
+                queue_part | seq,
                 name,
                 raw[end:],
                 headers.copy(),
@@ -136,7 +137,7 @@ def _hand_out(
         )
         ids.append(raw_id)
         attempts.append(attempt)
-        token += 1
+        seq += 1
     q.counters.counts[StateCode.READY] -= len(taken)
     if ids:
         q.counters.counts[StateCode.LEASED] += len(ids)
@@ -208,9 +209,10 @@ def _holding(
     rows = iter(engine.kv.get_many([prefix + p[0] for p in parsed if p is not None], engine.state))
     held: list[tuple[int, bytes, bytes]] = []
     seen: set[bytes] = set()
+    queue_part = q.qid << 64
     for place, p in enumerate(parsed):
         row = next(rows) if p is not None else None
-        if p is None or row is None or int.from_bytes(row[5:13], "big") != p[1] or p[0] in seen:
+        if p is None or row is None or queue_part | int.from_bytes(row[5:13], "big") != p[1] or p[0] in seen:
             outcomes[place] = Outcome(StaleReceipt(str(receipts[place])[:80]))
             continue
         seen.add(p[0])

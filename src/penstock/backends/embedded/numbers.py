@@ -9,7 +9,7 @@ from penstock.backends.embedded.rows import MARK
 
 
 def next_number(txn: Transaction) -> int:
-    """A new number; at most one call a transaction sees the store, so the engine keeps the last."""
+    """A new number. The engine keeps the last one: a transaction does not see its own writes."""
     engine = txn.engine
     key = keys.meta(Meta.NEXT_NUMBER)
     if engine.next_number is None:

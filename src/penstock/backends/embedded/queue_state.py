@@ -90,8 +90,8 @@ class QueueState:
         self.runs, self.pending = [], 0
 
     def lease_may_succeed(self) -> bool:
-        """Something is ready, and not only behind fifo keys in flight."""
-        return self.counters.counts[StateCode.READY] > 0 and not self.settings.fifo
+        """Something may be ready, and not only behind fifo keys in flight."""
+        return self.counters.counts[StateCode.READY] > 0 and self.ready.may_have_next()
 
     def lane(self, priority: int, fairness_key: str, throttle_keys: Sequence[str]) -> bytes:
         """The lane of a message. A fifo key is one lane: its order holds whatever else differs."""

@@ -143,6 +143,10 @@ class ReadyIndex:
             self._note_service(level, len(out) - before)
         return out
 
+    def may_have_next(self) -> bool:
+        """False only if `take` would find nothing."""
+        return self._undiscovered_from is not None or any(self._rings)
+
     # -- reading --------------------------------------------------------------------------------
 
     def oldest_order_ns(self) -> int | None:

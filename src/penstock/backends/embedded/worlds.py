@@ -58,7 +58,7 @@ class Worlds:
             return self.append_in(txn, world, entries)
 
     def append_in(self, txn: Transaction, world: str, entries: Sequence[Entry]) -> list[str]:
-        """Append as part of another change."""
+        """Append as part of another change; once a transaction, for it reads the store as it was."""
         name = checked_name(world, "world name")
         if not entries:
             return []
