@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import TypeVar
 
 from penstock.backends.base import CursorInfo, QueueBackend, QueueStats
-from penstock.errors import InvalidMessage, MessageNotFound
+from penstock.errors import InvalidMessage, MessageNotFound, Unsupported
 from penstock.event import Event
 from penstock.journal import Cursor, Moment, check_names, filtered, moment_ns
 from penstock.message import (
@@ -94,11 +94,14 @@ class Queue:
         lease_s: float | None = None,
         wait_s: float = 0,
         consumer: str = "",
+        group: str | None = None,
     ) -> list[Delivery]:
         """Take up to `max_messages`, each under its own lease; waits up to `wait_s` for the first.
 
         Without `lease_s`, the queue's own setting counts.
         """
+        if group is not None:
+            raise Unsupported("lease(group=…)", "consumer_groups", self._backend.name)
         return self._backend.lease(self.name, max_messages, lease_s, wait_s, consumer)
 
     def ack(self, receipts: Sequence[str]) -> list[Outcome]:

@@ -25,10 +25,12 @@ from penstock.settings import MAX_DURATION_S
 
 BODY_VERSION = 1
 
-#: version, flags (0), priority, weight, enqueued_at_ns, order_ns, expires_at_ns (0 none), length of the
+#: version, flags, priority, weight, enqueued_at_ns, order_ns, expires_at_ns (0 none), length of the
 #: variable header.
 FIXED = struct.Struct(">BBBHQQQI")
 FIXED_BYTES = FIXED.size
+#: Flag: it became visible at `order_ns`, not when it was enqueued.
+_PLACED = 1
 
 #: fairness key, headers, throttle keys, dedup id
 Variable = tuple[str, dict[str, str], tuple[str, ...], str | None]
@@ -50,6 +52,12 @@ class Body(msgspec.Struct, frozen=True, gc=False):
     throttle_keys: tuple[str, ...]
     dedup_id: str | None
     payload: bytes
+    placed: bool = False
+
+    @property
+    def visible_at_ns(self) -> int:
+        """When it first became visible in its queue; `order_ns` is its place in line."""
+        return self.order_ns if self.placed else self.enqueued_at_ns
 
 
 def encode_body(body: Body) -> bytes:
@@ -57,7 +65,7 @@ def encode_body(body: Body) -> bytes:
     return (
         FIXED.pack(
             BODY_VERSION,
-            0,
+            _PLACED if body.placed else 0,
             body.priority,
             body.weight,
             body.enqueued_at_ns,
@@ -73,7 +81,7 @@ def encode_body(body: Body) -> bytes:
 def decode_body(raw: bytes) -> Body:
     """Raises `StorageCorrupt` for anything that `encode_body` did not write."""
     try:
-        version, _, priority, weight, enqueued, order, expires, length = FIXED.unpack_from(raw)
+        version, flags, priority, weight, enqueued, order, expires, length = FIXED.unpack_from(raw)
         if version != BODY_VERSION or len(raw) < FIXED_BYTES + length:
             raise StorageCorrupt(f"message body of version {version}, {len(raw)} bytes, does not decode")
         end = FIXED_BYTES + length
@@ -91,6 +99,7 @@ def decode_body(raw: bytes) -> Body:
         throttle_keys,
         dedup_id,
         raw[end:],
+        bool(flags & _PLACED),
     )
 
 

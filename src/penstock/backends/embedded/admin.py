@@ -56,6 +56,7 @@ class Admin:
     def create(self, settings: QueueSettings) -> None:
         engine = self._engine
         with engine.lock:
+            engine.check_usable()
             if settings.name in engine.queues:
                 raise QueueAlreadyExists(settings.name)
             self._check(settings, {*engine.queues, settings.name})
@@ -67,6 +68,7 @@ class Admin:
     def update(self, settings: QueueSettings) -> None:
         engine = self._engine
         with engine.lock:
+            engine.check_usable()
             if settings.name not in engine.queues:
                 raise QueueNotFound(settings.name)
             self._check(settings, set(engine.queues))
@@ -79,6 +81,7 @@ class Admin:
         """The queue is gone at once; its rows go in slices."""
         engine = self._engine
         with engine.lock:
+            engine.check_usable()
             if name not in engine.queues:
                 raise QueueNotFound(name)
             for other in engine.queues.values():

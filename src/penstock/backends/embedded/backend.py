@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
@@ -133,7 +134,9 @@ class EmbeddedBackend:
 
     def delete_queue(self, name: str) -> None:
         self._admin.delete(name)
-        self._bulk.resume(slices=1)
+        # The queue is gone; its rows are housekeeping, and a failure there is left to the sweep.
+        with contextlib.suppress(StorageError):
+            self._bulk.resume(slices=1)
 
     def replace_queues(self, settings: Sequence[QueueSettings]) -> None:
         self._admin.replace(settings)
@@ -144,6 +147,7 @@ class EmbeddedBackend:
     # -- messages -------------------------------------------------------------------------------
 
     def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
+        apply_waiting(self._engine)
         return self._enqueuer.enqueue(queue, messages)
 
     def upsert(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
@@ -269,8 +273,7 @@ class EmbeddedBackend:
 
     def due(self, since_ns: int, until_ns: int | None, limit: int, after: str | None) -> list[DueItem]:
         _check_count(limit, "limit")
-        with self._engine.lock:
-            self._engine.check_usable()
+        with self._usable():
             apply_waiting(self._engine)
             return reads.due(self._engine, since_ns, until_ns, limit, after)
 
@@ -309,15 +312,15 @@ class EmbeddedBackend:
         return self._worlds.append(world, entries)
 
     def scan_entries(self, world: str, **filters: Any) -> list[Entry]:
-        with self._engine.lock:
+        with self._usable():
             return self._worlds.scan(world, **filters)
 
     def get_entries(self, ids: Sequence[str]) -> list[Entry | None]:
-        with self._engine.lock:
+        with self._usable():
             return self._worlds.get(ids)
 
     def world_stats(self, world: str) -> dict[str, int]:
-        with self._engine.lock:
+        with self._usable():
             return self._worlds.stats(world)
 
     def configure_world(self, world: str, retention_s: float | None, max_bytes: int | None) -> None:
@@ -335,7 +338,8 @@ class EmbeddedBackend:
 
     def get_state(self, key: str) -> bytes | None:
         row_key = keys.meta(Meta.USER_STATE, checked_name(key, "state key"))
-        raw = self._engine.kv.get(row_key, self._engine.meta)
+        with self._usable():
+            raw = self._engine.kv.get(row_key, self._engine.meta)
         return None if raw is None else raw[1:]
 
     def delete_state(self, key: str) -> None:
@@ -370,12 +374,12 @@ class EmbeddedBackend:
         return BackendHealth("degraded" if reasons else "healthy", reasons)
 
     def check(self) -> CheckReport:
-        with self._engine.lock:
-            self._engine.check_usable()
+        with self._usable():
             return Checker(self._engine, self._worlds).run()
 
     def sweep(self, budget: int) -> int:
         _check_count(budget, "budget")
+        self._engine.check_usable()
         if self._engine.durability == "interval" and self._engine.unsynced():
             self._engine.sync()
         return self.tidy(budget)
@@ -411,10 +415,12 @@ class EmbeddedBackend:
                     done += txn.changed
                 if not full:
                     break
-        for world, row in list(self._worlds.all()):
+        with self._usable():
+            worlds = list(self._worlds.all())
+        for world, row in worlds:
             if done < budget and (row.retention_s is not None or row.max_bytes is not None):
                 with engine.transaction(settles=False) as txn:
-                    self._worlds.trim(txn, world, row, FRAMES_PER_SLICE)
+                    self._worlds.trim(txn, world, FRAMES_PER_SLICE)
                     done += txn.changed
         return done
 
@@ -448,10 +454,15 @@ class EmbeddedBackend:
     @contextmanager
     def _looking(self, queue: str) -> Iterator[QueueState]:
         """The queue, as the passing of time has left it."""
-        with self._engine.lock:
-            self._engine.check_usable()
+        with self._usable():
             apply_waiting(self._engine)
             yield self._engine.queue(queue)
+
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        with self._engine.lock:
+            self._engine.check_usable()
+            yield
 
 
 class _Housekeeper(threading.Thread):

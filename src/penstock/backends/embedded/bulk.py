@@ -88,7 +88,8 @@ class Bulk:
             q = self._engine.queue(queue)
             if self._engine.queue(target) is q:
                 raise InvalidMessage(f"move: target {target!r} is the queue itself")
-            work = Work(Job("move", q.qid, target=target, ids=raw_ids))
+            at_ns = self._engine.clock.now_ns()
+            work = Work(Job("move", q.qid, at_ns=at_ns, target=target, ids=raw_ids))
         self._run(work, len(raw_ids) > SLICE)
         outcomes = iter(work.outcomes)
         return [one if isinstance(one, Outcome) else next(outcomes) for one in parsed]
@@ -97,18 +98,33 @@ class Bulk:
         """Take up jobs that nobody runs: after a crash, or the dropping of a queue."""
         engine, taken = self._engine, 0
         prefix = keys.meta(Meta.JOB)
-        rows = list(engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix), limit=64))
-        progress = {key[:-1]: int.from_bytes(raw[1:], "big") for key, raw in rows if len(key) == 6}
+        with engine.lock:
+            engine.check_usable()
+            rows = list(engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix), limit=64))
         for key, raw in rows:
             number = int.from_bytes(key[1:5], "big")
-            if len(key) != 5 or number in self._running:
+            if len(key) != 5 or taken == slices or (done := self._claim(number)) is None:
                 continue
-            work = Work(decode_job(raw), number, progress.get(key, 0))
-            while taken < slices:
-                taken += 1
-                if self._slice(work):
-                    break
+            try:
+                work = Work(decode_job(raw), number, done)
+                while taken < slices:
+                    taken += 1
+                    if self._slice(work):
+                        break
+            finally:
+                self._running.discard(number)
         return taken
+
+    def _claim(self, number: int) -> int | None:
+        """How far the job is, if it is this thread's to run: still there, and nobody else's."""
+        engine = self._engine
+        with engine.lock:
+            engine.check_usable()
+            if number in self._running or engine.kv.get(_job_key(number), engine.meta) is None:
+                return None
+            self._running.add(number)
+            progress = engine.kv.get(_job_key(number) + b"p", engine.meta)
+            return int.from_bytes(progress[1:], "big") if progress else 0
 
     # -- slices ---------------------------------------------------------------------------------
 
@@ -305,7 +321,12 @@ def _move_slice(txn: Transaction, q: QueueState, work: Work) -> bool:
     places: dict[bytes, int] = {}
     for place, (raw_id, found) in enumerate(zip(ids, find_many(engine, q, ids), strict=True)):
         text = format_id(raw_id)
-        if found is None or found.code == StateCode.GONE or raw_id in places:
+        if (
+            found is None
+            or found.code == StateCode.GONE
+            or found.body.enqueued_at_ns > job.at_ns  # Came later, under the id of one that went.
+            or raw_id in places
+        ):
             errors[place] = MessageNotFound(text, q.name)
         elif found.code == StateCode.LEASED:
             errors[place] = MessageLeased(text, q.name)

@@ -6,9 +6,10 @@ import msgspec
 
 from penstock.backends.embedded.engine import Transaction
 from penstock.backends.embedded.keys import StateCode
+from penstock.backends.embedded.lookup import find_many
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import StateRow
-from penstock.backends.embedded.transitions import arrive, drop_bodies, enter
+from penstock.backends.embedded.transitions import arrive, drop_bodies, enter, unhold
 from penstock.clock import to_ns
 from penstock.codec.body import Body, decode_body
 from penstock.event import Kind
@@ -44,14 +45,16 @@ def _bury_elsewhere(
     engine = txn.engine
     ids = [raw_id for raw_id, _ in dead]
     bodies = engine.kv.get_many([q.prefix + raw_id for raw_id in ids], engine.messages)
-    # Ids are the users' to choose: one that the target holds already must not be overwritten.
-    there = engine.kv.get_many([target.prefix + raw_id for raw_id in ids], engine.messages)
+    # Ids are the users' to choose: a message that the target has already must not be overwritten.
+    there = find_many(engine, target, ids)
     moved: list[tuple[bytes, StateRow]] = []
     staying: list[tuple[bytes, StateRow]] = []
-    for (raw_id, row), raw, taken in zip(dead, bodies, there, strict=True):
-        if raw is None or taken is not None:
+    for (raw_id, row), raw, other in zip(dead, bodies, there, strict=True):
+        if raw is None or (other is not None and other.code != StateCode.GONE):
             staying.append((raw_id, row))
             continue
+        if other is not None:
+            unhold(txn, target, other)
         seq = target.counters.next_seq + len(moved)
         arrive(txn, target, raw_id, _buried(decode_body(raw), q.name, row, reason), seq)
         moved.append((raw_id, row))

@@ -214,7 +214,9 @@ class Transaction:
         self.changed = False
         self.earliest_put: dict[Due, int] = {}
         self.due_deletions: dict[Due, int] = {}
-        self._recorded: dict[int, QueueState] = {}
+        self._marked: dict[int, QueueState] = {}
+        #: queue, which rate, how many: counted once they are written.
+        self.rates: list[tuple[QueueState, int, int]] = []
         return self
 
     def __exit__(
@@ -234,6 +236,8 @@ class Transaction:
                     self._undo()
                     raise
                 ticket = engine.count_write()
+                for q, which, count in self.rates:
+                    q.rates.add(self.now_ns, which, count)
         finally:
             engine.lock.release()
         if ticket and self.settles:
@@ -254,7 +258,11 @@ class Transaction:
         q.runs.append(encode_run(kind, self.now_ns, ids, attempts, due_ns, consumer, reason, extra))
         q.counters.next_seq += len(ids)
         q.pending += len(ids)
-        self._recorded[q.qid] = q
+        self.mark(q)
+
+    def mark(self, q: QueueState) -> None:
+        """The queue's counters change: they are part of this write."""
+        self._marked[q.qid] = q
         self.changed = True
 
     def put_due(self, kind: Due, at_ns: int, qid: int, raw_ids: list[bytes]) -> None:
@@ -274,7 +282,7 @@ class Transaction:
     def _finish(self) -> None:
         for kind, count in self.due_deletions.items():
             self.engine.count_due_deletions(self, kind, count)
-        for q in self._recorded.values():
+        for q in self._marked.values():
             self.put_counters(q)
 
     def put_counters(self, q: QueueState) -> None:

@@ -30,6 +30,10 @@ from penstock.message import (
 #: How many shapes of plain messages are remembered.
 SHAPES_KEPT = 4096
 
+#: What a message has that was given none: the very objects, so that equal ones of other types are checked.
+_NO_KEYS: tuple[str, ...] = ()
+_NO_DELAY: float = 0
+
 #: lane, priority, weight, variable header, ready value: all of a plain message but payload, id and order.
 _Shape = tuple[bytes, int, int, bytes, bytes]
 
@@ -65,15 +69,18 @@ class Enqueuer:
             # Plain messages, by far the most: what remains to be checked was settled with their shape.
             shape = None
             try:
-                if not (
-                    m.headers
-                    or m.throttle_keys
-                    or m.delay_s
-                    or m.ttl_s is not None
-                    or m.dedup_id is not None
-                    or m.id is not None
-                    or type(m.payload) is not bytes
-                    or len(m.payload) > MAX_PAYLOAD_BYTES
+                if (
+                    type(m.payload) is bytes
+                    and len(m.payload) <= MAX_PAYLOAD_BYTES
+                    and not m.headers
+                    and type(m.headers) is dict
+                    and m.throttle_keys is _NO_KEYS
+                    and m.delay_s is _NO_DELAY
+                    and m.ttl_s is None
+                    and m.dedup_id is None
+                    and m.id is None
+                    and type(m.priority) is int
+                    and type(m.weight) is int
                 ):
                     shape = shapes.get((m.fairness_key, m.priority, m.weight, fifo))
             except (TypeError, AttributeError):
@@ -115,7 +122,7 @@ class Enqueuer:
         q.counters.enqueued_total += len(ids)
         due = [visible.get(i, txn.now_ns) for i in range(len(ids))] if visible else txn.now_ns
         txn.record(q, Kind.ENQUEUED, ids, due_ns=due)
-        q.rates.add(txn.now_ns, ENQUEUED, len(ids))
+        txn.rates.append((q, ENQUEUED, len(ids)))
         q.arrived.notify(len(ids))
 
     def upsert(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
@@ -124,10 +131,13 @@ class Enqueuer:
         at = 0
         while at < len(messages):
             # A batch sees the store as it was: an id that comes again starts the next one.
-            seen: set[object] = set()
+            seen: set[str] = set()
             end = at
-            while end < len(messages) and (key := getattr(messages[end], "id", None)) not in seen:
-                if key is not None:
+            while end < len(messages):
+                key = getattr(messages[end], "id", None)
+                if isinstance(key, str):
+                    if key in seen:
+                        break
                     seen.add(key)
                 end += 1
             with self._engine.transaction() as txn:
@@ -180,6 +190,7 @@ class Enqueuer:
             tuple(m.throttle_keys),
             found.body.dedup_id,
             m.payload,
+            placed=found.body.placed or found.code == StateCode.DELAYED or visible_at_ns > now_ns,
         )
         txn.put(q.prefix + found.raw_id, encode_body(body), self._engine.messages)
         if visible_at_ns > now_ns:
@@ -188,7 +199,7 @@ class Enqueuer:
         else:
             if found.code == StateCode.DELAYED:
                 row.since_ns = now_ns
-            fresh = row.attempts == 0 and row.since_ns == body.enqueued_at_ns
+            fresh = row.attempts == 0
             enter_ready(txn, q, found.raw_id, row, fresh=fresh)
         txn.record(q, Kind.UPDATED, [found.raw_id], row.attempts, visible_at_ns)
 
@@ -258,6 +269,7 @@ class _Rest:
             tuple(m.throttle_keys),
             m.dedup_id,
             m.payload,
+            placed=delayed,
         )
         txn.put(q.prefix + raw_id, encode_body(body), engine.messages)
         lane = q.lane(m.priority, m.fairness_key, m.throttle_keys)

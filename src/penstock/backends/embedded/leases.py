@@ -249,7 +249,7 @@ def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcom
         drop_bodies(txn, q, ids, q.counters.next_seq)
     txn.record(q, Kind.ACKED, ids, _column(attempts), remove_at_ns)
     q.counters.acked_total += len(ids)
-    q.rates.add(now_ns, ACKED, len(ids))
+    txn.rates.append((q, ACKED, len(ids)))
     if q.settings.fifo:
         for _, _, raw in held:
             q.ready.unblock(decode_state(raw).lane)
@@ -358,7 +358,7 @@ def give_back(
         why = reason or ("lease ran out" if kind is Kind.RELEASED else "")
         kill(txn, q, dead, why)
     q.counters.failed_total += len(failed)
-    q.rates.add(now_ns, FAILED, len(failed))
+    txn.rates.append((q, FAILED, len(failed)))
 
 
 def _wait_again(

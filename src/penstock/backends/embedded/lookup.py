@@ -70,7 +70,7 @@ def find(engine: Engine, q: QueueState, raw_id: bytes) -> Found | None:
 
 def fresh_row(q: QueueState, body: Body) -> StateRow:
     lane = q.lane(body.priority, body.fairness_key, body.throttle_keys)
-    return StateRow(0, 0, body.enqueued_at_ns, 0, body.order_ns, body.expires_at_ns, body.weight, lane)
+    return StateRow(0, 0, body.visible_at_ns, 0, body.order_ns, body.expires_at_ns, body.weight, lane)
 
 
 def ready_parts(row: Row) -> tuple[bytes, int, bytes]:
@@ -79,10 +79,18 @@ def ready_parts(row: Row) -> tuple[bytes, int, bytes]:
     return key[4:-24], int.from_bytes(key[-24:-16], "big"), key[-16:]
 
 
+def _visible_at_ns(found: Found) -> int:
+    row, body = found.row, found.body
+    if found.code == StateCode.DELAYED:
+        return row.until_ns
+    if found.code == StateCode.READY:
+        return row.since_ns
+    return body.visible_at_ns if row.order_ns == body.order_ns else row.order_ns
+
+
 def to_message(q: QueueState, found: Found) -> Message:
     row, body = found.row, found.body
     leased = found.code == StateCode.LEASED
-    delayed = found.code == StateCode.DELAYED
     return Message(
         raw_id=found.raw_id,
         queue=q.name,
@@ -95,7 +103,7 @@ def to_message(q: QueueState, found: Found) -> Message:
         priority=body.priority,
         dedup_id=body.dedup_id,
         enqueued_at_ns=body.enqueued_at_ns,
-        visible_at_ns=row.until_ns if delayed else row.since_ns if not leased else row.order_ns,
+        visible_at_ns=_visible_at_ns(found),
         expires_at_ns=row.expires_at_ns or None,
         attempts=row.attempts,
         consumer=row.consumer if leased else None,

@@ -88,9 +88,8 @@ class ReadyIndex:
             if self._undiscovered_from is not None and prefix >= self._undiscovered_from:
                 return
             lane = self._lanes[lane_bytes] = Lane(prefix, lane_bytes, prefix, complete=True)
-            self._note_age(lane, rows[0][0])
         cached = lane.rows
-        if rows[0][0] < (cached[0][0] if cached else lane.more_from):
+        if not cached or rows[0][0] < cached[0][0]:
             self._note_age(lane, rows[0][0])
         if not cached and not lane.complete:
             lane.more_from = min(lane.more_from, rows[0][0])
@@ -98,8 +97,9 @@ class ReadyIndex:
             if lane.complete and len(cached) + len(rows) <= self._lane_capacity():
                 cached.extend(rows)
             elif lane.complete:
+                # From the end of the cache, not from these rows: one that is added later may fall between.
                 lane.complete = False
-                lane.more_from = rows[0][0]
+                lane.more_from = cached[-1][0] + b"\0" if cached else rows[0][0]
         elif len(rows) == 1 and rows[0][0] < cached[0][0]:
             cached.appendleft(rows[0])
         else:
@@ -129,14 +129,15 @@ class ReadyIndex:
 
     def take(self, txn: Transaction, count: int) -> list[tuple[Lane, Row]]:
         """The next rows by priority, then fair turns over lanes; the caller deletes them."""
-        self._discover(DISCOVERY_SLICE)
+        if self._undiscovered_from is not None:
+            self._discover_some()
         out: list[tuple[Lane, Row]] = []
         while len(out) < count:
             level, allowance = self._next_level(count - len(out))
             if level < 0:
                 if self._undiscovered_from is None:
                     break
-                self._discover(DISCOVERY_SLICE)
+                self._discover_some()
                 continue
             before = len(out)
             self._take_from_ring(txn, self._rings[level], allowance, out)
@@ -155,7 +156,7 @@ class ReadyIndex:
         Amortized: what a call corrects, a lease has moved before.
         """
         while self._undiscovered_from is not None:
-            self._discover(DISCOVERY_SLICE)
+            self._discover_some()
         ages = self._ages
         while ages:
             noted, lane_bytes = ages[0]
@@ -189,7 +190,7 @@ class ReadyIndex:
             self._rings[lane.lane[0]].append(lane)
 
     def _note_age(self, lane: Lane, key: bytes) -> None:
-        """A new lane, or a row before its head: the lane may be older than what is noted of it."""
+        """A lane that was empty, or a row before its head: it may be older than what is noted of it."""
         heapq.heappush(self._ages, (key[-keys.ORDER_AND_ID_BYTES :], lane.lane))
         if len(self._ages) > 2 * len(self._lanes) + 64:
             # Lanes come and go: keep one note each. b"" sorts first and is corrected when it is read.
@@ -214,26 +215,35 @@ class ReadyIndex:
         if lane.rows:
             lane.more_from = lane.rows[-1][0] + b"\0"
 
-    def _discover(self, lanes: int) -> None:
-        """Find up to so many further lanes in the store, in key order."""
-        kv, space = self._engine.kv, self._engine.ready
-        while lanes > 0 and self._undiscovered_from is not None:
-            found = None
-            for start, end in self._live_ranges(self._undiscovered_from, self._end):
-                found = next(kv.scan(space, start, end, limit=1), None)
-                if found is not None:
-                    break
-            if found is None:
-                self._undiscovered_from = None
+    def _discover_some(self) -> None:
+        """Find further lanes in the store, in key order; first of all, one of each priority.
+
+        So a lower priority gets its turns from the first lease on, however many lanes are above it.
+        """
+        if self._undiscovered_from == self._prefix:
+            for level in range(LEVELS):
+                lower = self._prefix + bytes((level,))
+                self._discover_in(lower, self._prefix + bytes((level + 1,)))
+        for _ in range(DISCOVERY_SLICE):
+            if self._undiscovered_from is None:
                 return
-            key = found[0]
-            prefix = key[: -keys.ORDER_AND_ID_BYTES]
-            lane_bytes = prefix[len(self._prefix) :]
-            self._undiscovered_from = keys.after_prefix(prefix)
-            lane = self._lanes[lane_bytes] = Lane(prefix, lane_bytes, key, complete=False)
-            self._note_age(lane, key)
-            self._enlist(lane)
-            lanes -= 1
+            lane = self._discover_in(self._undiscovered_from, self._end)
+            self._undiscovered_from = None if lane is None else lane.end
+
+    def _discover_in(self, lower: bytes, upper: bytes | None) -> Lane | None:
+        """The first lane in a range that has rows."""
+        kv, space = self._engine.kv, self._engine.ready
+        for start, end in self._live_ranges(lower, upper):
+            for key, _ in kv.scan(space, start, end, limit=1):
+                prefix = key[: -keys.ORDER_AND_ID_BYTES]
+                lane_bytes = prefix[len(self._prefix) :]
+                lane = self._lanes.get(lane_bytes)
+                if lane is None:
+                    lane = self._lanes[lane_bytes] = Lane(prefix, lane_bytes, key, complete=False)
+                    self._note_age(lane, key)
+                    self._enlist(lane)
+                return lane
+        return None
 
     def _live_ranges(self, lower: bytes, upper: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
         """The range, less the parts before the heads that the hints have written down."""
@@ -278,6 +288,10 @@ class ReadyIndex:
     ) -> None:
         while count > 0 and ring:
             lane = ring[0]
+            if lane.lane in self._blocked:
+                ring.popleft()
+                lane.queued = False
+                continue
             if not lane.rows:
                 self._fill(lane)
             rows = lane.rows

@@ -148,7 +148,7 @@ class Job(msgspec.Struct, array_like=True):
     """A bulk operation under way: recorded, so that it is taken up again after a crash.
 
     It takes what was there when it was called: state rows up to `seq`, fresh ready rows up to
-    `order_ns`, at most `limit` messages in all.
+    `order_ns`, given ids enqueued up to `at_ns`, at most `limit` messages in all.
     """
 
     what: Literal["purge", "drop", "redrive", "move"]
@@ -156,6 +156,7 @@ class Job(msgspec.Struct, array_like=True):
     states: list[int] = []
     seq: int = 0
     order_ns: int = 0
+    at_ns: int = 0
     limit: int = 0
     target: str = ""
     ids: list[bytes] = []

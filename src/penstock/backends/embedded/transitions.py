@@ -27,7 +27,7 @@ _WAITING = (StateCode.DELAYED, StateCode.READY)
 
 def leave(txn: Transaction, q: QueueState, found: Found) -> None:
     """Out of the state it is in; the body stays. A READY message's lane is read anew."""
-    txn.changed = True
+    txn.mark(q)
     engine, row, raw_id = txn.engine, found.row, found.raw_id
     if found.code == StateCode.READY:
         txn.delete(keys.ready(q.qid, row.lane, row.order_ns, raw_id), engine.ready)
@@ -41,10 +41,12 @@ def leave(txn: Transaction, q: QueueState, found: Found) -> None:
     q.counters.counts[found.code] -= 1
     if q.settings.fifo and found.code in (StateCode.LEASED, StateCode.DELAYED):
         q.ready.unblock(row.lane)
+        q.arrived.notify()
 
 
 def enter_ready(txn: Transaction, q: QueueState, raw_id: bytes, row: StateRow, *, fresh: bool) -> None:
     """READY at `row.order_ns`; `fresh` only if the body's own order says the same."""
+    txn.mark(q)
     engine = txn.engine
     key = keys.ready(q.qid, row.lane, row.order_ns, raw_id)
     value = encode_ready(row.weight, row.attempts, row.expires_at_ns, has_row=not fresh)
@@ -61,6 +63,7 @@ def enter_ready(txn: Transaction, q: QueueState, raw_id: bytes, row: StateRow, *
 
 def enter(txn: Transaction, q: QueueState, raw_id: bytes, code: StateCode, row: StateRow) -> None:
     """Into any state but READY; its due row is at `row.until_ns`, if that is set."""
+    txn.mark(q)
     engine = txn.engine
     txn.put(keys.state(q.qid, code, raw_id), encode_state(row), engine.state)
     if row.until_ns:
@@ -95,7 +98,7 @@ def drop_bodies(txn: Transaction, q: QueueState, raw_ids: list[bytes], first_seq
 
 def unhold(txn: Transaction, q: QueueState, found: Found) -> None:
     """A GONE message's id is used again: its old body is about to be replaced."""
-    txn.changed = True
+    txn.mark(q)
     txn.delete(keys.held(q.qid, found.row.seq, found.raw_id), txn.engine.held)
     txn.delete(keys.state(q.qid, StateCode.GONE, found.raw_id), txn.engine.state)
     q.counters.held -= 1
@@ -105,10 +108,9 @@ def arrive(
     txn: Transaction, q: QueueState, raw_id: bytes, body: Body, seq: int, visible_at_ns: int = 0
 ) -> None:
     """A message comes in from another queue by event `seq`: READY at the end of the line, or DELAYED."""
-    txn.changed = True
     lane = q.lane(body.priority, body.fairness_key, body.throttle_keys)
     order_ns = visible_at_ns or q.next_order_ns(txn.now_ns)
-    body = msgspec.structs.replace(body, order_ns=order_ns)
+    body = msgspec.structs.replace(body, order_ns=order_ns, placed=True)
     txn.put(q.prefix + raw_id, encode_body(body), txn.engine.messages)
     row = StateRow(0, seq, txn.now_ns, visible_at_ns, order_ns, body.expires_at_ns, body.weight, lane)
     if visible_at_ns:

@@ -147,9 +147,12 @@ class Worlds:
             row.retention_s, row.max_bytes = retention_s, max_bytes
             txn.put(keys.meta(Meta.WORLD, name), packed(row), self._engine.meta)
 
-    def trim(self, txn: Transaction, world: str, row: World, limit: int) -> int:
+    def trim(self, txn: Transaction, world: str, limit: int) -> int:
         """Remove up to so many frames that are past the world's age or size."""
         engine = self._engine
+        row = self._load(world)
+        if row is None:
+            return 0
         too_old_ns = txn.now_ns - to_ns(row.retention_s) if row.retention_s is not None else 0
         removed = 0
         for key, raw in frames(engine, row.number, row.base_seq):
