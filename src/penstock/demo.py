@@ -1,4 +1,4 @@
-"""A demonstration: four shops, three workers of uneven quality, a restart halfway, and the proof of no loss."""
+"""A demonstration: four shops, three workers of uneven quality, a restart, and the proof of no loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import penstock
-from penstock import Delivery, Event, Kind, NewMessage, Penstock, Queue, Retry
+from penstock import Delivery, Event, Kind, NewMessage, Penstock, PenstockError, Queue, Retry
 
 QUEUE, DEAD_LETTERS = "parcels", "parcels-dead"
 #: shop -> messages in a hundred. The largest must not crowd out the others.
@@ -27,6 +27,8 @@ ENQUEUE_BATCH, LEASE_BATCH, EVENTS_PAGE = 200, 25, 5000
 FIRST_DELIVERIES = 1000
 BAR_WIDTH = 32
 REFRESH_S = 0.1
+#: What a worker pretends to need for a batch, so that there is something to watch.
+WORK_S = 0.02
 
 
 @dataclass
@@ -47,7 +49,7 @@ class Worker:
         """Work until told to stop; what it holds then is left as a crash would leave it."""
         while not stop.is_set():
             held = queue.lease(LEASE_BATCH, lease_s=self.lease_s, wait_s=REFRESH_S, consumer=self.name)
-            if held and not stop.is_set():
+            if held and not stop.wait(WORK_S):
                 self._finish(queue, held)
 
     def _finish(self, queue: Queue, held: Sequence[Delivery]) -> None:
@@ -228,7 +230,7 @@ def play(target: Path, count: int, screen: Screen) -> bool:
         checked = ps.check()
         buried = ps.queue(DEAD_LETTERS).length()
         verdict = "ok" if checked.ok else f"{len(checked.problems)} problems, first: {checked.problems[0]}"
-        screen.say("checking", f"{checked.messages:,} messages left, {checked.events:,} events: {verdict}")
+        screen.say("checking", f"{checked.messages:,} messages, {checked.events:,} events: {verdict}")
     show(report, buried)
     return checked.ok and not report.missing() and not report.twice() and buried == len(report.dead)
 
@@ -237,9 +239,9 @@ def show(report: Report, buried: int) -> None:
     """The summary table."""
     kinds, count = report.kinds, len(report.shops)
     acked = len(report.acked)
-    per_shop = Counter(report.shops.values())
+    reasons = ", ".join(f'{number:,} "{reason}"' for reason, number in report.reasons.most_common())
     rows = [
-        ("enqueued", count, _listed(per_shop)),
+        ("enqueued", count, _listed(Counter(report.shops.values()))),
         (
             "delivered",
             kinds[Kind.LEASED],
@@ -249,14 +251,14 @@ def show(report: Report, buried: int) -> None:
         ("retried", kinds[Kind.NACKED], "failed, and came back after 0.2 s"),
         ("released", kinds[Kind.RELEASED], "lease ran out, handed to the next worker"),
         ("late acks", report.late, "refused: the lease was over"),
-        ("dead", buried, _listed(report.reasons) or "none"),
+        ("dead", buried, reasons or "none"),
         ("missing", report.missing(), f"{count:,} enqueued = {acked:,} acked + {len(report.dead):,} dead"),
     ]
     print()
     for name, number, note in rows:
         print(f"  {name:<10} {number:>8,}   {note}")
     per_s = f"{count / report.enqueue_s:,.0f} enqueued/s, {acked / report.work_s:,.0f} acked/s"
-    print(f"\n  rates      {per_s}: this run, this machine, with waits for retries and leases")
+    print(f"\n  rates      {per_s} (a batch of {LEASE_BATCH} is {WORK_S * 1000:.0f} ms of pretended work)")
 
 
 def _listed(counts: Counter[str]) -> str:
@@ -273,7 +275,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.path is not None and options.path.exists():
         parser.error(f"{options.path} exists; name a folder that does not")
     target = options.path or Path(tempfile.mkdtemp(prefix="penstock-demo-"))
-    fine = play(target, options.messages, Screen())
+    try:
+        fine = play(target, options.messages, Screen())
+    except PenstockError as error:
+        print(f"\n  {type(error).__name__}: {error}\n", file=sys.stderr)
+        return 1
     if fine and options.path is None:
         shutil.rmtree(target)
         print("  store      was temporary and is removed; --path FOLDER keeps it\n")

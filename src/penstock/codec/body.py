@@ -60,6 +60,19 @@ class Body(msgspec.Struct, frozen=True, gc=False):
         return self.order_ns if self.placed else self.enqueued_at_ns
 
 
+_ORDER_AT = 13
+_ORDER_END = _ORDER_AT + 8
+
+
+def around_order(priority: int, weight: int, enqueued_at_ns: int, variable: bytes) -> tuple[bytes, bytes]:
+    """A body without expiry, before its order and from there to the payload.
+
+    In a batch, only order and payload differ: the rest is packed once.
+    """
+    fixed = FIXED.pack(BODY_VERSION, 0, priority, weight, enqueued_at_ns, 0, 0, len(variable))
+    return fixed[:_ORDER_AT], fixed[_ORDER_END:] + variable
+
+
 def encode_body(body: Body) -> bytes:
     variable = encode_variable((body.fairness_key, body.headers, body.throttle_keys, body.dedup_id))
     return (

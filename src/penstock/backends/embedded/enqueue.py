@@ -13,7 +13,7 @@ from penstock.backends.embedded.queue_state import ENQUEUED, QueueState
 from penstock.backends.embedded.rows import DEDUP_ROW, ROW_VERSION, StateRow, encode_ready
 from penstock.backends.embedded.transitions import enter, enter_ready, leave, unhold
 from penstock.clock import to_ns
-from penstock.codec.body import BODY_VERSION, FIXED, Body, check_message, encode_body, encode_variable
+from penstock.codec.body import Body, around_order, check_message, encode_body, encode_variable
 from penstock.errors import InvalidMessage, MessageLeased, PenstockError, Unsupported
 from penstock.event import Kind
 from penstock.kv.base import Row
@@ -34,8 +34,12 @@ SHAPES_KEPT = 4096
 _NO_KEYS: tuple[str, ...] = ()
 _NO_DELAY: float = 0
 
-#: lane, priority, weight, variable header, ready value: all of a plain message but payload, id and order.
-_Shape = tuple[bytes, int, int, bytes, bytes]
+#: lane, variable header, ready value: what plain messages of one fairness key, priority and weight share.
+_Common = tuple[bytes, bytes, bytes]
+
+#: The same in one batch: body before its order, body between order and payload, ready key before the order,
+#: ready value, the lane's rows so far.
+_Shape = tuple[bytes, bytes, bytes, bytes, list[Row]]
 
 
 class Enqueuer:
@@ -44,7 +48,7 @@ class Enqueuer:
     def __init__(self, engine: Engine, backend: str) -> None:
         self._engine = engine
         self._backend = backend
-        self._shapes: dict[tuple[str, int, int, bool], _Shape] = {}
+        self._common: dict[tuple[str, int, int, bool], _Common] = {}
 
     def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
         with self._engine.transaction() as txn:
@@ -54,22 +58,24 @@ class Enqueuer:
     def _enqueue(
         self, txn: Transaction, q: QueueState, messages: Sequence[NewMessage]
     ) -> list[EnqueueResult]:
-        engine, now_ns, fifo = self._engine, txn.now_ns, q.settings.fifo
         txn.changed = True
-        high, text, low = engine.ids.take(len(messages), now_ns)
-        order_ns = q.next_order_ns(now_ns, len(messages))
-        shapes, put, prefix = self._shapes, txn.put, q.prefix
-        bodies, ready = engine.messages, engine.ready
-        pack, to_bytes = FIXED.pack, int.to_bytes
+        high, text, low = self._engine.ids.take(len(messages), txn.now_ns)
+        order_ns = q.next_order_ns(txn.now_ns, len(messages))
+        put, bodies, ready = txn.put, self._engine.messages, self._engine.ready
+        body_prefix = q.prefix + high
         ids: list[bytes] = []
         results: list[EnqueueResult] = []
         lanes: dict[bytes, list[Row]] = {}
-        rest = _Rest(txn, q, messages, ids)
+        rest = _Rest(txn, q, messages, ids, lanes)
+        # Neighbours mostly share the very objects of these three: their shape is then known.
+        fairness_key: str | None = None
+        priority = weight = -1
+        head = tail = key_prefix = value = b""
+        rows: list[Row] = []
         for m in messages:
-            # Plain messages, by far the most: what remains to be checked was settled with their shape.
-            shape = None
             try:
-                if (
+                # By far the most are plain: nothing to them but a payload and where it belongs.
+                plain = (
                     type(m.payload) is bytes
                     and len(m.payload) <= MAX_PAYLOAD_BYTES
                     and not m.headers
@@ -79,44 +85,60 @@ class Enqueuer:
                     and m.ttl_s is None
                     and m.dedup_id is None
                     and m.id is None
-                    and type(m.priority) is int
-                    and type(m.weight) is int
+                )
+                if plain and (
+                    m.fairness_key is not fairness_key or m.priority is not priority or m.weight is not weight
                 ):
-                    shape = shapes.get((m.fairness_key, m.priority, m.weight, fifo))
-            except (TypeError, AttributeError):
-                pass  # Not a message, or a field of a wrong type: the full check below says which.
-            if shape is not None:
-                lane, priority, weight, variable, value = shape
-                raw_id = high + to_bytes(low, 6, "big")
-                fixed = pack(BODY_VERSION, 0, priority, weight, now_ns, order_ns, 0, len(variable))
-                put(prefix + raw_id, fixed + variable + m.payload, bodies)
-                key = prefix + lane + to_bytes(order_ns, 8, "big") + raw_id
-                put(key, value, ready)
-                ids.append(raw_id)
-                if lane in lanes:
-                    lanes[lane].append((key, value))
+                    head, tail, key_prefix, value, rows = self._shape(txn, q, m, lanes)
+                    fairness_key, priority, weight = m.fairness_key, m.priority, m.weight
+                low_raw, order_raw = low.to_bytes(6, "big"), order_ns.to_bytes(8, "big")
+                if plain:
+                    raw_id = high + low_raw
+                    put(body_prefix + low_raw, head + order_raw + tail + m.payload, bodies)
+                    key = key_prefix + order_raw + raw_id
+                    put(key, value, ready)
+                    ids.append(raw_id)
+                    rows.append((key, value))
+                    results.append(EnqueueResult(text + low_raw.hex()))
                 else:
-                    lanes[lane] = [(key, value)]
-                results.append(EnqueueResult(f"{text}{low:012x}"))
-            else:
-                try:
                     self._check(q, m)
-                    raw_id = high + to_bytes(low, 6, "big") if m.id is None else parse_id(m.id)
-                    results.append(rest.enqueue(m, raw_id, order_ns, lanes))
-                    self._remember_shape(q, m)
-                except PenstockError as error:
-                    results.append(EnqueueResult(None, error))
+                    raw_id = high + low_raw if m.id is None else parse_id(m.id)
+                    results.append(rest.enqueue(m, raw_id, order_ns))
+            except PenstockError as error:
+                results.append(EnqueueResult(None, error))
+            except AttributeError:
+                results.append(EnqueueResult(None, _not_a_message(m)))
             low += 1
             order_ns += 1
         if ids:
             self._count(txn, q, ids, lanes, rest)
         return results
 
+    def _shape(self, txn: Transaction, q: QueueState, m: NewMessage, lanes: dict[bytes, list[Row]]) -> _Shape:
+        """What a plain message shares with others of its kind; refuses one that is not valid."""
+        if type(m.fairness_key) is not str or type(m.priority) is not int or type(m.weight) is not int:
+            self._check(q, m)
+        kind = (m.fairness_key, m.priority, m.weight, q.settings.fifo)
+        common = self._common.get(kind)
+        if common is None:
+            self._check(q, m)
+            if len(self._common) >= SHAPES_KEPT:
+                self._common.clear()
+            common = self._common[kind] = (
+                q.lane(m.priority, m.fairness_key, ()),
+                encode_variable((m.fairness_key, {}, (), None)),
+                encode_ready(m.weight, 0, 0, has_row=False),
+            )
+        lane, variable, value = common
+        head, tail = around_order(m.priority, m.weight, txn.now_ns, variable)
+        return head, tail, q.prefix + lane, value, lanes.setdefault(lane, [])
+
     def _count(
         self, txn: Transaction, q: QueueState, ids: list[bytes], lanes: dict[bytes, list[Row]], rest: _Rest
     ) -> None:
         for lane, rows in lanes.items():
-            q.ready.add(txn, lane, rows)
+            if rows:
+                q.ready.add(txn, lane, rows)
         visible = rest.visible_at_ns
         q.counters.counts[StateCode.READY] += len(ids) - len(visible)
         q.counters.enqueued_total += len(ids)
@@ -205,7 +227,7 @@ class Enqueuer:
 
     def _check(self, q: QueueState, m: NewMessage) -> None:
         if not isinstance(m, NewMessage):
-            raise InvalidMessage(f"a message must be a NewMessage, not {type(m).__name__}")
+            raise _not_a_message(m)
         check_message(m)
         if m.throttle_keys:
             raise Unsupported("throttle_keys", "throttling", self._backend)
@@ -214,30 +236,27 @@ class Enqueuer:
                 f"queue {q.name!r} is fifo: a message's own delay_s or priority would break its order"
             )
 
-    def _remember_shape(self, q: QueueState, m: NewMessage) -> None:
-        if m.headers or m.throttle_keys or m.dedup_id is not None:
-            return
-        if len(self._shapes) >= SHAPES_KEPT:
-            self._shapes.clear()
-        self._shapes[(m.fairness_key, m.priority, m.weight, q.settings.fifo)] = (
-            q.lane(m.priority, m.fairness_key, ()),
-            m.priority,
-            m.weight,
-            encode_variable((m.fairness_key, {}, (), None)),
-            encode_ready(m.weight, 0, 0, has_row=False),
-        )
+
+def _not_a_message(m: object) -> InvalidMessage:
+    return InvalidMessage(f"a message must be a NewMessage, not {type(m).__name__}")
 
 
 class _Rest:
     """The messages of a batch that have more to them than a payload and a key."""
 
     def __init__(
-        self, txn: Transaction, q: QueueState, messages: Sequence[NewMessage], ids: list[bytes]
+        self,
+        txn: Transaction,
+        q: QueueState,
+        messages: Sequence[NewMessage],
+        ids: list[bytes],
+        lanes: dict[bytes, list[Row]],
     ) -> None:
         self._txn = txn
         self._q = q
         self._messages = messages
         self._ids = ids
+        self._lanes = lanes
         #: place among the batch's ids -> when it becomes visible, for delayed ones
         self.visible_at_ns: dict[int, int] = {}
         self._looked_up = False
@@ -245,9 +264,7 @@ class _Rest:
         self._taken: set[bytes] = set()
         self._dedup: dict[bytes, tuple[int, bytes]] = {}
 
-    def enqueue(
-        self, m: NewMessage, raw_id: bytes, order_ns: int, lanes: dict[bytes, list[Row]]
-    ) -> EnqueueResult:
+    def enqueue(self, m: NewMessage, raw_id: bytes, order_ns: int) -> EnqueueResult:
         if not self._looked_up:
             self._look_up()
             self._looked_up = True
@@ -282,7 +299,7 @@ class _Rest:
             key = keys.ready(q.qid, lane, order_ns, raw_id)
             value = encode_ready(m.weight, 0, expires_at_ns, has_row=False)
             txn.put(key, value, engine.ready)
-            lanes.setdefault(lane, []).append((key, value))
+            self._lanes.setdefault(lane, []).append((key, value))
             if expires_at_ns:
                 txn.put_due(Due.TTL, expires_at_ns, q.qid, [raw_id])
         self._ids.append(raw_id)

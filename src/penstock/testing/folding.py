@@ -1,0 +1,99 @@
+"""A queue's journal, folded: what the events alone say must be what the queue holds."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock import Event, Kind, Queue, State
+from penstock.message import STORED_STATES, TRANSITIONS
+
+#: Events that one read asks for: odd, so that reads end inside frames.
+EVENTS_PER_READ = 997
+
+WAITING = (State.DELAYED, State.READY)
+
+#: (state before, event, state after); None: not in this queue.
+Step = tuple[State | None, Kind, State | None]
+
+
+class Fold(msgspec.Struct):
+    """Where the events leave each message, and every step that they took."""
+
+    states: dict[str, State | None] = {}
+    steps: set[Step] = set()
+
+
+def read_events(q: Queue, after: int = 0) -> list[Event]:
+    """Every event that the journal has after a seq."""
+    out: list[Event] = []
+    while page := q.events(after=after, limit=EVENTS_PER_READ):
+        out += page
+        after = page[-1].seq
+    return out
+
+
+def kinds_of(q: Queue, message_id: str) -> list[str]:
+    """What happened to one message, in order."""
+    return [str(event.kind) for event in read_events(q) if event.message_id == message_id]
+
+
+def fold(events: list[Event], *, from_start: bool = True) -> Fold:
+    """Follow every message through the table of transitions; a step that is not in it fails.
+
+    Without `from_start`, a message's first event is taken as it is: what came before is not known.
+    """
+    out = Fold()
+    visible_at_ns: dict[str, int] = {}
+    for event in events:
+        key = event.message_id
+        known = key in out.states or from_start
+        before = out.states.get(key)
+        if before == State.DELAYED and visible_at_ns[key] <= event.at_ns:
+            before = State.READY  # By the passing of time: no event records it.
+        after = state_after(event)
+        if known:
+            legal = TRANSITIONS.get((before, event.kind))
+            assert legal is not None, f"{event.kind} of a message that is {before}: {event}"
+            assert after in legal, f"{event.kind} took a message from {before} to {after}: {event}"
+            out.steps.add((before, event.kind, after))
+        out.states[key] = after
+        if after == State.DELAYED:
+            visible_at_ns[key] = event.due_ns
+    return out
+
+
+def state_after(event: Event) -> State | None:
+    """Where an event leaves its message, by what `Event` documents of its fields."""
+    match event.kind:
+        case Kind.ENQUEUED | Kind.UPDATED | Kind.NACKED:
+            return State.DELAYED if event.due_ns > event.at_ns else State.READY
+        case Kind.LEASED | Kind.EXTENDED:
+            return State.LEASED
+        case Kind.RELEASED:
+            return State.READY
+        case Kind.ACKED:
+            return State.DONE if event.due_ns else None
+        case Kind.DEAD:
+            return None if event.extra else State.DEAD
+        case Kind.REDRIVEN:
+            return None if event.extra else State.READY
+        case _:
+            return None
+
+
+def prove_journal(q: Queue) -> Fold:
+    """Gap-free, legal, and in agreement with what is listed and what is counted."""
+    listed = {message.id: message.state for message in q.iter()}
+    events, stats = read_events(q), q.stats()
+    assert [event.seq for event in events] == list(range(stats.first_seq, stats.last_seq + 1)), q.name
+    folded = fold(events, from_start=stats.first_seq == 1)
+    for message_id, state in folded.states.items():
+        actual = listed.get(message_id)
+        same = actual == state or (actual in WAITING and state in WAITING)
+        assert same, f"queue {q.name!r}: the journal leaves {message_id} {state}, listed as {actual}"
+    if stats.first_seq == 1:
+        assert listed.keys() <= folded.states.keys(), "a listed message has no event"
+    for state in STORED_STATES:
+        count = sum(one == state for one in listed.values())
+        assert getattr(stats, state) == count, f"queue {q.name!r}: {count} {state}, but {stats}"
+    return folded

@@ -1,0 +1,24 @@
+"""The suite that every backend passes, in one class to subclass.
+
+::
+
+    class TestMyBackend(BackendSuite):
+        def open_penstock(self, folder: Path, clock: Clock, rng: random.Random) -> Penstock:
+            return penstock.open(f"mine:{folder}", clock=clock, rng=rng)
+"""
+
+from __future__ import annotations
+
+from penstock.testing.dedup_suite import DedupSuite
+from penstock.testing.enqueue_suite import EnqueueSuite
+from penstock.testing.lease_suite import LeaseSuite
+from penstock.testing.upsert_suite import UpsertSuite
+
+
+class BackendSuite(
+    EnqueueSuite,
+    UpsertSuite,
+    DedupSuite,
+    LeaseSuite,
+):
+    """Everything that `docs/semantics` promises, selected by the backend's capabilities."""
