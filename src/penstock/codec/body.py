@@ -61,16 +61,16 @@ class Body(msgspec.Struct, frozen=True, gc=False):
 
 
 _ORDER_AT = 13
-_ORDER_END = _ORDER_AT + 8
 
 
-def around_order(priority: int, weight: int, enqueued_at_ns: int, variable: bytes) -> tuple[bytes, bytes]:
-    """A body without expiry, before its order and from there to the payload.
+def before_order(priority: int, weight: int, enqueued_at_ns: int) -> bytes:
+    """A body up to its order. In a batch only order and payload differ: the rest is packed once."""
+    return FIXED.pack(BODY_VERSION, 0, priority, weight, enqueued_at_ns, 0, 0, 0)[:_ORDER_AT]
 
-    In a batch, only order and payload differ: the rest is packed once.
-    """
-    fixed = FIXED.pack(BODY_VERSION, 0, priority, weight, enqueued_at_ns, 0, 0, len(variable))
-    return fixed[:_ORDER_AT], fixed[_ORDER_END:] + variable
+
+def after_order(variable: bytes) -> bytes:
+    """A body that never expires, from behind its order to the payload."""
+    return bytes(8) + len(variable).to_bytes(4, "big") + variable
 
 
 def encode_body(body: Body) -> bytes:
@@ -119,7 +119,7 @@ def decode_body(raw: bytes) -> Body:
 def check_message(message: NewMessage) -> None:
     """Refuse what is outside the documented limits, naming the limit."""
     _check_payload(message.payload)
-    _check_headers(message.headers)
+    check_headers(message.headers)
     if message.fairness_key != "":
         checked_name(message.fairness_key, "fairness_key")
     _check_int(message.weight, "weight", 1, MAX_WEIGHT)
@@ -155,16 +155,17 @@ def _check_int(value: int, name: str, low: int, high: int) -> None:
         raise InvalidMessage(f"{name} is {value!r:.40}; accepted: whole numbers from {low} to {high}")
 
 
-def _check_headers(headers: dict[str, str]) -> None:
+def check_headers(headers: dict[str, str]) -> None:
+    """Names and values as documented, 64 KiB together."""
     if not isinstance(headers, dict):
         raise InvalidMessage(f"headers must be a dict of str to str, not {type(headers).__name__}")
     size = 0
     for key, value in headers.items():
         size += len(checked_name(key, "header name"))
-        if not isinstance(value, str):
-            raise InvalidMessage(f"header {key!r:.60} must be a str, not {type(value).__name__}")
         try:
             size += len(value.encode())
+        except AttributeError:
+            raise InvalidMessage(f"header {key!r:.60} must be a str, not {type(value).__name__}") from None
         except UnicodeEncodeError:
             raise InvalidMessage(f"header {key!r:.60} has a lone surrogate: not UTF-8") from None
         if key.startswith(OWNED_HEADER_PREFIX):

@@ -13,7 +13,15 @@ from penstock.backends.embedded.queue_state import ENQUEUED, QueueState
 from penstock.backends.embedded.rows import DEDUP_ROW, ROW_VERSION, StateRow, encode_ready
 from penstock.backends.embedded.transitions import enter, enter_ready, leave, unhold
 from penstock.clock import to_ns
-from penstock.codec.body import Body, around_order, check_message, encode_body, encode_variable
+from penstock.codec.body import (
+    Body,
+    after_order,
+    before_order,
+    check_headers,
+    check_message,
+    encode_body,
+    encode_variable,
+)
 from penstock.errors import InvalidMessage, MessageLeased, PenstockError, Unsupported
 from penstock.event import Kind
 from penstock.kv.base import Row
@@ -74,11 +82,10 @@ class Enqueuer:
         rows: list[Row] = []
         for m in messages:
             try:
-                # By far the most are plain: nothing to them but a payload and where it belongs.
+                # By far the most are plain: nothing to them but payload, headers and where they belong.
                 plain = (
                     type(m.payload) is bytes
                     and len(m.payload) <= MAX_PAYLOAD_BYTES
-                    and not m.headers
                     and type(m.headers) is dict
                     and m.throttle_keys is _NO_KEYS
                     and m.delay_s is _NO_DELAY
@@ -94,7 +101,8 @@ class Enqueuer:
                 low_raw, order_raw = low.to_bytes(6, "big"), order_ns.to_bytes(8, "big")
                 if plain:
                     raw_id = high + low_raw
-                    put(body_prefix + low_raw, head + order_raw + tail + m.payload, bodies)
+                    rest_of_head = self._tail(m) if m.headers else tail
+                    put(body_prefix + low_raw, head + order_raw + rest_of_head + m.payload, bodies)
                     key = key_prefix + order_raw + raw_id
                     put(key, value, ready)
                     ids.append(raw_id)
@@ -130,8 +138,12 @@ class Enqueuer:
                 encode_ready(m.weight, 0, 0, has_row=False),
             )
         lane, variable, value = common
-        head, tail = around_order(m.priority, m.weight, txn.now_ns, variable)
-        return head, tail, q.prefix + lane, value, lanes.setdefault(lane, [])
+        head = before_order(m.priority, m.weight, txn.now_ns)
+        return head, after_order(variable), q.prefix + lane, value, lanes.setdefault(lane, [])
+
+    def _tail(self, m: NewMessage) -> bytes:
+        check_headers(m.headers)
+        return after_order(encode_variable((m.fairness_key, m.headers, (), None)))
 
     def _count(
         self, txn: Transaction, q: QueueState, ids: list[bytes], lanes: dict[bytes, list[Row]], rest: _Rest
