@@ -9,10 +9,14 @@
 
 from __future__ import annotations
 
+from penstock.testing.bulk_suite import MoveSuite, PurgeSuite
+from penstock.testing.deadletter_suite import DeadLetterSuite
 from penstock.testing.dedup_suite import DedupSuite
 from penstock.testing.enqueue_suite import EnqueueSuite
+from penstock.testing.failure_suite import FailureSuite
 from penstock.testing.lease_suite import LeaseSuite
 from penstock.testing.upsert_suite import UpsertSuite
+from penstock.testing.waiting_suite import WaitingSuite
 
 
 class BackendSuite(
@@ -20,5 +24,10 @@ class BackendSuite(
     UpsertSuite,
     DedupSuite,
     LeaseSuite,
+    WaitingSuite,
+    FailureSuite,
+    DeadLetterSuite,
+    MoveSuite,
+    PurgeSuite,
 ):
-    """Everything that `docs/semantics` promises, selected by the backend's capabilities."""
+    """Everything that Penstock promises of a backend, selected by the backend's capabilities."""

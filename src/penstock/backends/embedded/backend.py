@@ -6,19 +6,21 @@ import contextlib
 import logging
 import random
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from penstock.backends.base import BackendHealth, BackendInfo, CheckReport, CursorInfo, QueueStats
 from penstock.backends.embedded import history, keys, leases, reads
 from penstock.backends.embedded.admin import Admin
+from penstock.backends.embedded.arguments import check_count, check_lease_s, check_reason, checked_state
 from penstock.backends.embedded.bulk import Bulk
 from penstock.backends.embedded.check import Checker
 from penstock.backends.embedded.engine import Durability, Engine, Transaction
 from penstock.backends.embedded.enqueue import Enqueuer
+from penstock.backends.embedded.housekeeper import Housekeeper
 from penstock.backends.embedded.keys import Due, Meta
 from penstock.backends.embedded.lookup import CODES
 from penstock.backends.embedded.queue_state import QueueState
@@ -32,7 +34,6 @@ from penstock.errors import InvalidMessage, StorageError
 from penstock.event import Entry, Event
 from penstock.kv.base import Store
 from penstock.message import (
-    MAX_HEADERS_BYTES,
     MAX_PAYLOAD_BYTES,
     Delivery,
     DueItem,
@@ -46,6 +47,8 @@ from penstock.message import (
     parse_id,
 )
 from penstock.settings import QueueSettings
+
+T = TypeVar("T")
 
 log = logging.getLogger("penstock")
 
@@ -67,7 +70,6 @@ CAPABILITIES = Capabilities(
 #: Queues whose journal and held bodies one sweep looks at.
 QUEUES_PER_SWEEP = 16
 FRAMES_PER_SLICE = 200
-SWEEP_EVERY_S = 0.25
 
 
 class EmbeddedBackend:
@@ -107,7 +109,7 @@ class EmbeddedBackend:
             len(self._engine.queues),
         )
         # Where time is injected, so is the moment of every sweep: the caller's.
-        self._housekeeper = None if clock else _Housekeeper(self, interval_ms / 1000)
+        self._housekeeper = None if clock else Housekeeper(self, interval_ms / 1000)
 
     def _verify_format(self) -> None:
         meta = self._kv.space("meta")
@@ -127,19 +129,19 @@ class EmbeddedBackend:
     # -- queues ---------------------------------------------------------------------------------
 
     def create_queue(self, settings: QueueSettings) -> None:
-        self._admin.create(settings)
+        self._engine.durably(lambda: self._admin.create(settings))
 
     def update_queue(self, settings: QueueSettings) -> None:
-        self._admin.update(settings)
+        self._engine.durably(lambda: self._admin.update(settings))
 
     def delete_queue(self, name: str) -> None:
-        self._admin.delete(name)
+        self._engine.durably(lambda: self._admin.delete(name))
         # The queue is gone; its rows are housekeeping, and a failure there is left to the sweep.
         with contextlib.suppress(StorageError):
             self._bulk.resume(slices=1)
 
     def replace_queues(self, settings: Sequence[QueueSettings]) -> None:
-        self._admin.replace(settings)
+        self._engine.durably(lambda: self._admin.replace(settings))
 
     def queues(self) -> list[QueueSettings]:
         return self._admin.settings()
@@ -147,21 +149,27 @@ class EmbeddedBackend:
     # -- messages -------------------------------------------------------------------------------
 
     def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
-        apply_waiting(self._engine)
-        return self._enqueuer.enqueue(queue, messages)
+        def command() -> list[EnqueueResult]:
+            apply_waiting(self._engine)
+            return self._enqueuer.enqueue(queue, messages)
+
+        return self._engine.durably(command)
 
     def upsert(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
-        with self._engine.lock:
-            apply_waiting(self._engine)
-            return self._enqueuer.upsert(queue, messages)
+        def command() -> list[EnqueueResult]:
+            with self._engine.lock:
+                apply_waiting(self._engine)
+                return self._enqueuer.upsert(queue, messages)
+
+        return self._engine.durably(command)
 
     def lease(
         self, queue: str, max_messages: int, lease_s: float | None, wait_s: float, consumer: str
     ) -> list[Delivery]:
         check_duration(wait_s, "wait_s")
         if lease_s is not None:
-            _check_lease_s(lease_s)
-        _check_count(max_messages, "max_messages")
+            check_lease_s(lease_s)
+        check_count(max_messages, "max_messages")
         if consumer:
             checked_name(consumer, "consumer")
         engine = self._engine
@@ -169,7 +177,7 @@ class EmbeddedBackend:
             return []
         deadline_ns = engine.clock.now_ns() + to_ns(wait_s)
         while True:
-            deliveries = self._lease_now(queue, max_messages, lease_s, consumer)
+            deliveries = engine.durably(lambda: self._lease_now(queue, max_messages, lease_s, consumer))
             if deliveries or engine.clock.now_ns() >= deadline_ns:
                 return deliveries
             self._wait(queue, deadline_ns)
@@ -212,38 +220,39 @@ class EmbeddedBackend:
                     engine.waiting.discard(q)
 
     def ack(self, queue: str, receipts: Sequence[str]) -> list[Outcome]:
-        with self._transaction(queue) as (txn, q):
-            return leases.ack(txn, q, receipts)
+        return self._change(queue, lambda txn, q: leases.ack(txn, q, receipts))
 
     def nack(self, queue: str, receipts: Sequence[str], delay_s: float | None, reason: str) -> list[Outcome]:
-        _check_reason(reason)
+        check_reason(reason)
         if delay_s is not None:
             check_duration(delay_s, "delay_s")
-        with self._transaction(queue) as (txn, q):
-            return leases.nack(txn, q, receipts, None if delay_s is None else to_ns(delay_s), reason)
+        delay_ns = None if delay_s is None else to_ns(delay_s)
+        return self._change(queue, lambda txn, q: leases.nack(txn, q, receipts, delay_ns, reason))
 
     def reject(self, queue: str, receipts: Sequence[str], reason: str) -> list[Outcome]:
-        _check_reason(reason)
-        with self._transaction(queue) as (txn, q):
-            return leases.reject(txn, q, receipts, reason)
+        check_reason(reason)
+        return self._change(queue, lambda txn, q: leases.reject(txn, q, receipts, reason))
 
     def extend(self, queue: str, receipts: Sequence[str], lease_s: float) -> list[Outcome]:
-        _check_lease_s(lease_s)
-        with self._transaction(queue) as (txn, q):
-            return leases.extend(txn, q, receipts, to_ns(lease_s))
+        check_lease_s(lease_s)
+        return self._change(queue, lambda txn, q: leases.extend(txn, q, receipts, to_ns(lease_s)))
 
     def move(self, queue: str, ids: Sequence[str], target: str) -> list[Outcome]:
         apply_waiting(self._engine)
-        return self._bulk.move(queue, ids, target)
+        outcomes = self._bulk.move(queue, ids, target)
+        return self._engine.durably(lambda: outcomes)
 
     def redrive(self, queue: str, limit: int, target: str | None) -> int:
-        _check_count(limit, "limit")
+        check_count(limit, "limit")
         apply_waiting(self._engine)
-        return self._bulk.redrive(queue, limit, target)
+        redriven = self._bulk.redrive(queue, limit, target)
+        return self._engine.durably(lambda: redriven)
 
     def purge(self, queue: str, states: Collection[State]) -> int:
+        codes = [CODES[checked_state(state)] for state in states]
         apply_waiting(self._engine)
-        return self._bulk.purge(queue, [CODES[_checked_state(state)] for state in states])
+        purged = self._bulk.purge(queue, codes)
+        return self._engine.durably(lambda: purged)
 
     # -- looking --------------------------------------------------------------------------------
 
@@ -253,26 +262,26 @@ class EmbeddedBackend:
             return reads.get_many(self._engine, q, raw_ids)
 
     def peek(self, queue: str, limit: int, offset: int) -> list[Message]:
-        _check_count(limit, "limit")
-        _check_count(offset, "offset")
+        check_count(limit, "limit")
+        check_count(offset, "offset")
         with self._looking(queue) as q:
             return reads.peek(self._engine, q, limit, offset)
 
     def page(self, queue: str, state: State, fairness_key: str | None, after: str | None, limit: int) -> Page:
         if limit == 0:
             raise InvalidMessage("limit is 0; accepted: whole numbers from 1")
-        _check_count(limit, "limit")
+        check_count(limit, "limit")
         if fairness_key is not None and not isinstance(fairness_key, str):
             raise InvalidMessage(f"fairness_key must be a str, not {type(fairness_key).__name__}")
         with self._looking(queue) as q:
-            return reads.page(self._engine, q, _checked_state(state), fairness_key, after, limit)
+            return reads.page(self._engine, q, checked_state(state), fairness_key, after, limit)
 
     def stats(self, queue: str) -> QueueStats:
         with self._looking(queue) as q:
             return reads.stats(self._engine, q)
 
     def due(self, since_ns: int, until_ns: int | None, limit: int, after: str | None) -> list[DueItem]:
-        _check_count(limit, "limit")
+        check_count(limit, "limit")
         with self._usable():
             apply_waiting(self._engine)
             return reads.due(self._engine, since_ns, until_ns, limit, after)
@@ -280,28 +289,25 @@ class EmbeddedBackend:
     # -- journal --------------------------------------------------------------------------------
 
     def events(self, queue: str, after: int, limit: int) -> list[Event]:
-        _check_count(after, "after")
-        _check_count(limit, "limit")
+        check_count(after, "after")
+        check_count(limit, "limit")
         with self._looking(queue) as q:
             return history.events(self._engine, q, after, limit) if limit else []
 
     def open_cursor(self, queue: str, name: str, required: bool) -> CursorInfo:
-        with self._transaction(queue) as (txn, q):
-            row = history.open_cursor(txn, q, name, required=required)
-            return CursorInfo(name, row.position, row.required)
+        row = self._change(queue, lambda txn, q: history.open_cursor(txn, q, name, required=required))
+        return CursorInfo(name, row.position, row.required)
 
     def read_cursor(self, queue: str, name: str, limit: int) -> list[Event]:
-        _check_count(limit, "limit")
+        check_count(limit, "limit")
         with self._looking(queue) as q:
             return history.read_cursor(self._engine, q, name, limit) if limit else []
 
     def commit_cursor(self, queue: str, name: str, seq: int) -> None:
-        with self._transaction(queue) as (txn, q):
-            history.commit_cursor(txn, q, name, seq)
+        self._change(queue, lambda txn, q: history.commit_cursor(txn, q, name, seq))
 
     def drop_cursor(self, queue: str, name: str) -> None:
-        with self._transaction(queue) as (txn, q):
-            history.drop_cursor(txn, q, name)
+        self._change(queue, lambda txn, q: history.drop_cursor(txn, q, name))
 
     def cursors(self, queue: str) -> list[CursorInfo]:
         with self._looking(queue) as q:
@@ -309,7 +315,7 @@ class EmbeddedBackend:
             return [CursorInfo(name, row.position, row.required) for name, row in rows.items()]
 
     def append_entries(self, world: str, entries: Sequence[Entry]) -> list[str]:
-        return self._worlds.append(world, entries)
+        return self._engine.durably(lambda: self._worlds.append(world, entries))
 
     def scan_entries(self, world: str, **filters: Any) -> list[Entry]:
         with self._usable():
@@ -324,7 +330,7 @@ class EmbeddedBackend:
             return self._worlds.stats(world)
 
     def configure_world(self, world: str, retention_s: float | None, max_bytes: int | None) -> None:
-        self._worlds.configure(world, retention_s, max_bytes)
+        self._engine.durably(lambda: self._worlds.configure(world, retention_s, max_bytes))
 
     # -- user state -----------------------------------------------------------------------------
 
@@ -332,9 +338,13 @@ class EmbeddedBackend:
         row_key = keys.meta(Meta.USER_STATE, checked_name(key, "state key"))
         if not isinstance(value, bytes) or len(value) > MAX_PAYLOAD_BYTES:
             raise InvalidMessage(f"state value must be bytes, {MAX_PAYLOAD_BYTES} at most")
-        with self._engine.transaction() as txn:
-            txn.changed = True
-            txn.put(row_key, MARK + value, self._engine.meta)
+
+        def command() -> None:
+            with self._engine.transaction() as txn:
+                txn.changed = True
+                txn.put(row_key, MARK + value, self._engine.meta)
+
+        self._engine.durably(command)
 
     def get_state(self, key: str) -> bytes | None:
         row_key = keys.meta(Meta.USER_STATE, checked_name(key, "state key"))
@@ -344,9 +354,13 @@ class EmbeddedBackend:
 
     def delete_state(self, key: str) -> None:
         row_key = keys.meta(Meta.USER_STATE, checked_name(key, "state key"))
-        with self._engine.transaction() as txn:
-            txn.changed = True
-            txn.delete(row_key, self._engine.meta)
+
+        def command() -> None:
+            with self._engine.transaction() as txn:
+                txn.changed = True
+                txn.delete(row_key, self._engine.meta)
+
+        self._engine.durably(command)
 
     # -- the backend itself ---------------------------------------------------------------------
 
@@ -378,9 +392,9 @@ class EmbeddedBackend:
             return Checker(self._engine, self._worlds).run()
 
     def sweep(self, budget: int) -> int:
-        _check_count(budget, "budget")
+        check_count(budget, "budget")
         self._engine.check_usable()
-        if self._engine.durability == "interval" and self._engine.unsynced():
+        if self._engine.durability == "interval":
             self._engine.sync()
         return self.tidy(budget)
 
@@ -405,7 +419,7 @@ class EmbeddedBackend:
         for name in (later or names)[:QUEUES_PER_SWEEP]:
             self._swept_queue = name
             while done < budget:
-                with engine.transaction(settles=False) as txn:
+                with engine.transaction() as txn:
                     q = engine.queues.get(name)
                     q = engine.queue(name) if q is not None else None
                     full = q is not None and (
@@ -419,7 +433,7 @@ class EmbeddedBackend:
             worlds = list(self._worlds.all())
         for world, row in worlds:
             if done < budget and (row.retention_s is not None or row.max_bytes is not None):
-                with engine.transaction(settles=False) as txn:
+                with engine.transaction() as txn:
                     self._worlds.trim(txn, world, FRAMES_PER_SLICE)
                     done += txn.changed
         return done
@@ -446,10 +460,14 @@ class EmbeddedBackend:
     def engine(self) -> Engine:
         return self._engine
 
-    @contextmanager
-    def _transaction(self, queue: str) -> Iterator[tuple[Transaction, QueueState]]:
-        with self._engine.transaction() as txn:
-            yield txn, self._engine.queue(queue)
+    def _change(self, queue: str, change: Callable[[Transaction, QueueState], T]) -> T:
+        """One atomic change of a queue, durable when this returns."""
+
+        def command() -> T:
+            with self._engine.transaction() as txn:
+                return change(txn, self._engine.queue(queue))
+
+        return self._engine.durably(command)
 
     @contextmanager
     def _looking(self, queue: str) -> Iterator[QueueState]:
@@ -463,63 +481,3 @@ class EmbeddedBackend:
         with self._engine.lock:
             self._engine.check_usable()
             yield
-
-
-class _Housekeeper(threading.Thread):
-    """Syncs in `interval` mode and sweeps, beside the traffic."""
-
-    def __init__(self, backend: EmbeddedBackend, interval_s: float) -> None:
-        super().__init__(name="penstock-housekeeper", daemon=True)
-        self._backend = backend
-        self._syncs = backend.engine.durability == "interval"
-        self._sync_every_s = interval_s
-        self.start()
-
-    def run(self) -> None:
-        backend, since_sync_s, since_sweep_s = self._backend, 0.0, 0.0
-        tick_s = min(self._sync_every_s, SWEEP_EVERY_S) if self._syncs else SWEEP_EVERY_S
-        while not backend.closed.wait(tick_s):
-            since_sync_s += tick_s
-            since_sweep_s += tick_s
-            try:
-                if self._syncs and since_sync_s >= self._sync_every_s and backend.engine.unsynced():
-                    since_sync_s = 0.0
-                    backend.engine.sync()
-                if since_sweep_s >= SWEEP_EVERY_S:
-                    since_sweep_s = 0.0
-                    backend.tidy(budget=20)
-            except Exception as error:  # noqa: BLE001
-                # Whatever it is, the next round tries again: a store without a housekeeper rots.
-                if backend.engine.stopped is not None:
-                    return
-                log.error("housekeeping failed, will be tried again: %s: %s", type(error).__name__, error)
-
-
-def _check_count(value: int, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidMessage(f"{name} is {value!r:.40}; accepted: whole numbers from 0")
-
-
-def _check_lease_s(value: float) -> None:
-    check_duration(value, "lease_s")
-    if value < 0.001:
-        raise InvalidMessage(f"lease_s is {value!r}; the shortest lease is 0.001 seconds")
-
-
-def _check_reason(reason: str) -> None:
-    try:
-        size = len(reason.encode())
-    except (AttributeError, UnicodeEncodeError):
-        raise InvalidMessage("reason must be a str that UTF-8 can write") from None
-    if size > MAX_HEADERS_BYTES:
-        raise InvalidMessage(f"reason has {size} bytes; the limit is {MAX_HEADERS_BYTES}")
-
-
-def _checked_state(state: State) -> State:
-    try:
-        checked = State(state)
-    except ValueError:
-        checked = State.EXPIRED
-    if checked == State.EXPIRED:
-        raise InvalidMessage(f"state {state!r:.40} cannot be listed; accepted: {', '.join(CODES)}")
-    return checked

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Callable
 from types import TracebackType
-from typing import Literal
+from typing import Literal, TypeVar
 
 from penstock.backends.embedded import keys
+from penstock.backends.embedded.group_commit import GroupCommit
 from penstock.backends.embedded.keys import Due, Meta
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import MARK, encode_counters
@@ -21,6 +23,8 @@ from penstock.errors import QueueNotFound, StorageError
 from penstock.event import Kind
 from penstock.ids import IdGenerator
 from penstock.kv.base import Store
+
+T = TypeVar("T")
 
 Durability = Literal["sync", "interval", "os"]
 
@@ -58,8 +62,7 @@ class Engine:
         self._stopped: StorageError | None = None
         self._writes = 0
         self._synced = 0
-        self._syncing = False
-        self._sync_turn = threading.Condition()
+        self._group = GroupCommit(self.sync)
 
     # -- queues ---------------------------------------------------------------------------------
 
@@ -81,13 +84,9 @@ class Engine:
 
     # -- writing --------------------------------------------------------------------------------
 
-    def transaction(self, *, settles: bool = True) -> Transaction:
-        """A context: takes the lock, and at its end commits, or undoes what memory had taken on.
-
-        Without `settles` it does not wait for the disk: for changes that nobody is told of, such as the
-        releasing of what is due, which the next write's sync covers.
-        """
-        return Transaction(self, settles)
+    def transaction(self) -> Transaction:
+        """A context: takes the lock, and at its end commits, or undoes what memory had taken on."""
+        return Transaction(self)
 
     def check_usable(self) -> None:
         if self._stopped is not None:
@@ -96,8 +95,6 @@ class Engine:
     def stop(self, error: StorageError) -> None:
         """Nothing is answered from now on: what memory holds may differ from what the disk has."""
         self._stopped = error
-        with self._sync_turn:
-            self._sync_turn.notify_all()
         with self.lock:
             for q in self.by_qid.values():
                 q.arrived.notify_all()
@@ -113,45 +110,25 @@ class Engine:
     def stopped(self) -> StorageError | None:
         return self._stopped
 
-    def settle(self, ticket: int) -> None:
-        """Return once write number `ticket` is as durable as the mode promises.
-
-        Of the callers that wait, one syncs for all: whatever was written before its sync began is
-        covered by it.
-        """
-        if self.durability != "sync":
-            return
-        with self._sync_turn:
-            while self._syncing and self._synced < ticket and self._stopped is None:
-                self._sync_turn.wait()
-            self.check_usable()
-            if self._synced >= ticket:
-                return
-            self._syncing = True
-        self.sync()
+    def durably(self, command: Callable[[], T]) -> T:
+        """Run a command and return its answer once what it wrote is as durable as the mode promises."""
+        return command() if self.durability != "sync" else self._group.run(command)
 
     def sync(self) -> None:
         """Make everything written so far survive a power cut."""
         covered = self._writes
+        if covered == self._synced:
+            return
         try:
             self.kv.sync()
         except StorageError as error:
             # After a failed fsync the kernel may have dropped the pages: a retry could lie.
             self.stop(error)
             raise
-        finally:
-            with self._sync_turn:
-                self._syncing = False
-                if self._stopped is None:
-                    self._synced = max(self._synced, covered)
-                self._sync_turn.notify_all()
+        self._synced = max(self._synced, covered)
 
-    def unsynced(self) -> bool:
-        return self._synced < self._writes
-
-    def count_write(self) -> int:
+    def count_write(self) -> None:
         self._writes += 1
-        return self._writes
 
     # -- what falls due -------------------------------------------------------------------------
 
@@ -194,9 +171,8 @@ class Engine:
 class Transaction:
     """One atomic write in the making."""
 
-    def __init__(self, engine: Engine, settles: bool) -> None:
+    def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.settles = settles
 
     def __enter__(self) -> Transaction:
         engine = self.engine
@@ -223,25 +199,25 @@ class Transaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         engine = self.engine
-        ticket = 0
         try:
             if kind is not None:
                 self._undo()
-                return
-            if self.changed:
-                try:
-                    self._finish()
-                    engine.kv.write(self.batch)
-                except BaseException:
-                    self._undo()
-                    raise
-                ticket = engine.count_write()
-                for q, which, count in self.rates:
-                    q.rates.add(self.now_ns, which, count)
+            elif self.changed:
+                self._commit()
         finally:
             engine.lock.release()
-        if ticket and self.settles:
-            engine.settle(ticket)
+
+    def _commit(self) -> None:
+        engine = self.engine
+        try:
+            self._finish()
+            engine.kv.write(self.batch)
+        except BaseException:
+            self._undo()
+            raise
+        engine.count_write()
+        for q, which, count in self.rates:
+            q.rates.add(self.now_ns, which, count)
 
     def record(
         self,

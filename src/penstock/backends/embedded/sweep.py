@@ -30,7 +30,7 @@ def apply_due(engine: Engine, kind: Due, limit: int = SLICE) -> int:
     """One slice of what is due of one kind; how many rows it took on."""
     if engine.clock.now_ns() < engine.next_due_ns[kind]:
         return 0
-    with engine.transaction(settles=False) as txn:
+    with engine.transaction() as txn:
         due = _due_rows(txn, kind, limit)
         by_queue: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
         for at_ns, qid, raw_id in due:

@@ -1,0 +1,38 @@
+"""What callers may pass: checked once, where a call comes in."""
+
+from __future__ import annotations
+
+from penstock.backends.embedded.lookup import CODES
+from penstock.codec.body import check_duration
+from penstock.errors import InvalidMessage
+from penstock.message import MAX_HEADERS_BYTES, State
+
+
+def check_count(value: int, name: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidMessage(f"{name} is {value!r:.40}; accepted: whole numbers from 0")
+
+
+def check_lease_s(value: float) -> None:
+    check_duration(value, "lease_s")
+    if value < 0.001:
+        raise InvalidMessage(f"lease_s is {value!r}; the shortest lease is 0.001 seconds")
+
+
+def check_reason(reason: str) -> None:
+    try:
+        size = len(reason.encode())
+    except (AttributeError, UnicodeEncodeError):
+        raise InvalidMessage("reason must be a str that UTF-8 can write") from None
+    if size > MAX_HEADERS_BYTES:
+        raise InvalidMessage(f"reason has {size} bytes; the limit is {MAX_HEADERS_BYTES}")
+
+
+def checked_state(state: State) -> State:
+    try:
+        checked = State(state)
+    except ValueError:
+        checked = State.EXPIRED
+    if checked == State.EXPIRED:
+        raise InvalidMessage(f"state {state!r:.40} cannot be listed; accepted: {', '.join(CODES)}")
+    return checked
