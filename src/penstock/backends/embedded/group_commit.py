@@ -20,15 +20,17 @@ T = TypeVar("T")
 class _Ticket:
     """One caller's command and its answer. The gate opens when it is done, or its turn to lead."""
 
-    __slots__ = ("answer", "command", "done", "error", "gate")
+    __slots__ = ("abandoned", "answer", "command", "done", "error", "gate", "leads")
 
     def __init__(self, command: Callable[[], Any]) -> None:
         self.command = command
         self.gate = threading.Lock()
         self.gate.acquire()
+        self.leads = False
+        self.abandoned = False
         self.done = False
         self.answer: Any = None
-        self.error: BaseException | None = None
+        self.error: Exception | None = None
 
 
 class GroupCommit:
@@ -45,47 +47,58 @@ class GroupCommit:
         ticket = _Ticket(command)
         with self._mutex:
             self._waiting.append(ticket)
-            leads, self._led = not self._led, True
-        if not leads:
-            ticket.gate.acquire()
+            ticket.leads, self._led = not self._led, True
+        if not ticket.leads:
+            self._wait(ticket)
         if not ticket.done:
-            self._lead(ticket)
+            self._lead()
         if ticket.error is not None:
             raise ticket.error
         return cast(T, ticket.answer)
 
-    def _lead(self, own: _Ticket) -> None:
+    def _wait(self, ticket: _Ticket) -> None:
+        try:
+            ticket.gate.acquire()
+        except BaseException:  # An interrupt: whoever waits behind this caller must not wait for it.
+            with self._mutex:
+                ticket.abandoned = True
+                if ticket.leads:
+                    self._appoint()
+            raise
+
+    def _lead(self) -> None:
         with self._mutex:
             group = list(self._waiting)
             self._waiting.clear()
-        interrupt: BaseException | None = None
-        for ticket in group:
-            try:
-                ticket.answer = ticket.command()
-            except Exception as error:  # noqa: BLE001 (the caller's own: raised there)
-                ticket.error = error
-            except BaseException as error:  # noqa: BLE001 (raised below, once the others are answered)
-                if ticket is own:
+        failure: Exception | None = BackendUnavailable("interrupted before its sync; try again")
+        try:
+            for ticket in group:
+                try:
+                    ticket.answer = ticket.command()
+                except Exception as error:  # noqa: BLE001 (the caller's own: raised there)
                     ticket.error = error
-                else:  # Meant for this thread, not for the one whose command it met.
-                    interrupt = error
-                    ticket.error = BackendUnavailable("interrupted before it was answered; try again")
+            failure = self._synced()
+        finally:  # Also after an interrupt: it is this thread's to raise, and nobody is told of success.
+            for ticket in group:
+                ticket.error = ticket.error or failure
+                ticket.done = True
+            with self._mutex:
+                self._appoint()
+            for ticket in group:
+                ticket.gate.release()
+
+    def _synced(self) -> Exception | None:
         try:
             self._sync()
-        except BaseException as error:  # noqa: BLE001 (nobody's write is known to be safe: raised by all)
-            for ticket in group:
-                ticket.error = ticket.error or error
-        self._hand_over(group)
-        if interrupt is not None:
-            raise interrupt
+        except Exception as error:  # noqa: BLE001 (raised by every caller whose write it was to cover)
+            return error
+        return None
 
-    def _hand_over(self, group: list[_Ticket]) -> None:
-        with self._mutex:
-            successor = self._waiting[0] if self._waiting else None
-            self._led = successor is not None
-        # First, so that its group is under way while the others wake.
-        if successor is not None:
-            successor.gate.release()
-        for ticket in group:
-            ticket.done = True
-            ticket.gate.release()
+    def _appoint(self) -> None:
+        """The next caller leads, if there is one."""
+        while self._waiting and self._waiting[0].abandoned:
+            self._waiting.popleft()
+        self._led = bool(self._waiting)
+        if self._waiting:
+            self._waiting[0].leads = True
+            self._waiting[0].gate.release()
