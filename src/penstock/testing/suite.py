@@ -12,9 +12,16 @@ from __future__ import annotations
 from penstock.testing.bulk_suite import MoveSuite, PurgeSuite
 from penstock.testing.deadletter_suite import DeadLetterSuite
 from penstock.testing.dedup_suite import DedupSuite
+from penstock.testing.due_suite import DueSuite
 from penstock.testing.enqueue_suite import EnqueueSuite
 from penstock.testing.failure_suite import FailureSuite
+from penstock.testing.fairness_suite import FairnessSuite
+from penstock.testing.fifo_suite import FifoSuite
 from penstock.testing.lease_suite import LeaseSuite
+from penstock.testing.listing_suite import ListingSuite
+from penstock.testing.priority_suite import PrioritySuite
+from penstock.testing.stats_suite import StatsSuite
+from penstock.testing.time_suite import TimeSuite
 from penstock.testing.upsert_suite import UpsertSuite
 from penstock.testing.waiting_suite import WaitingSuite
 
@@ -29,5 +36,12 @@ class BackendSuite(
     DeadLetterSuite,
     MoveSuite,
     PurgeSuite,
+    ListingSuite,
+    StatsSuite,
+    TimeSuite,
+    DueSuite,
+    PrioritySuite,
+    FairnessSuite,
+    FifoSuite,
 ):
     """Everything that Penstock promises of a backend, selected by the backend's capabilities."""

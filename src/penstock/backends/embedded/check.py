@@ -61,6 +61,7 @@ class Checker:
             self._guarded(q.name, self._check_bodies, q)
             self._guarded(q.name, self._check_state_rows, q)
             self._guarded(q.name, self._check_ready_rows, q)
+            self._guarded(q.name, self._check_hints, q)
             self._guarded(q.name, self._check_held, q)
             self._guarded(q.name, self._check_journal, q)
         self._guarded("", self._check_due)
@@ -153,6 +154,15 @@ class Checker:
                 if (row.lane, row.order_ns) != (lane, order_ns) or decode_ready(value)[0] != bool(own):
                     self._say(q, "second ready row", raw_id)
 
+    def _check_hints(self, q: QueueState) -> None:
+        """A lane's written-down head has no live row before it: such a row would never be handed out."""
+        engine = self._engine
+        prefix = keys.lane_hint(q.qid, b"")
+        for key, value in self._rows(engine.meta, prefix):
+            lane = q.prefix + key[len(prefix) :]
+            for row, _ in engine.kv.scan(engine.ready, lane, max(lane, value[1:]), limit=1):
+                self._say(q, "ready row before its lane's hint", row[-16:])
+
     def _check_held(self, q: QueueState) -> None:
         engine = self._engine
         for chunk in _chunks(self._rows(engine.held, q.prefix)):
@@ -178,7 +188,8 @@ class Checker:
                 elif not self._due_is_owned(q, what, at_ns, raw_id):
                     self._say(q, f"due row ({Due(what).name.lower()}) that nothing owns", raw_id)
         for kind in Due:
-            if earliest.get(kind, engine.next_due_ns[kind]) < engine.next_due_ns[kind]:
+            hint_ns = max(engine.next_due_ns[kind], engine.stored_due_hint_ns(kind))
+            if earliest.get(kind, hint_ns) < hint_ns:
                 self._problems.append(Problem(f"due rows of {kind.name.lower()} before the hint", "", ""))
 
     def _due_is_owned(self, q: QueueState, what: int, at_ns: int, raw_id: bytes) -> bool:

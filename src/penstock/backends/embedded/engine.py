@@ -138,8 +138,11 @@ class Engine:
 
     def load_due_hints(self) -> None:
         for kind in Due:
-            raw = self.kv.get(keys.meta(Meta.DUE_HINT, bytes((kind,))), self.meta)
-            self.next_due_ns[kind] = self._due_hints_ns[kind] = int.from_bytes(raw[1:], "big") if raw else 0
+            self.next_due_ns[kind] = self._due_hints_ns[kind] = self.stored_due_hint_ns(kind)
+
+    def stored_due_hint_ns(self, kind: Due) -> int:
+        raw = self.kv.get(keys.meta(Meta.DUE_HINT, bytes((kind,))), self.meta)
+        return int.from_bytes(raw[1:], "big") if raw else 0
 
     def put_due_hint(self, txn: Transaction, kind: Due, at_ns: int) -> None:
         self._due_hints_ns[kind] = at_ns
