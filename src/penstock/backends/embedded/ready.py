@@ -325,6 +325,4 @@ class ReadyIndex:
 
     def _write_hint(self, txn: Transaction, lane_bytes: bytes, key: bytes) -> None:
         self._hints[lane_bytes] = key
-        txn.put(
-            keys.lane_hint(int.from_bytes(self._prefix, "big"), lane_bytes), MARK + key, self._engine.meta
-        )
+        txn.put(keys.lane_hint(self._qid, lane_bytes), MARK + key, self._engine.meta)
