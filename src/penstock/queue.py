@@ -176,10 +176,17 @@ class Queue:
         since: Moment = None,
         until: Moment = None,
     ) -> Sequence[Event]:
-        """What happened, after a seq; with filters, of those `limit` events the ones that fit."""
+        """What happened, after a seq: up to `limit` events that fit all filters, in order."""
         check_names(kinds, "kinds")
-        found = self._backend.events(self.name, after, limit)
-        return filtered(found, kinds, moment_ns(since, "since"), moment_ns(until, "until"))
+        since_ns, until_ns = moment_ns(since, "since"), moment_ns(until, "until")
+        if not kinds and since_ns is None and until_ns is None:
+            return self._backend.events(self.name, after, limit)
+        found: list[Event] = []
+        page = self._backend.events(self.name, after, _PAGE)
+        while page and len(found) < limit:
+            found += filtered(page, kinds, since_ns, until_ns)
+            page = self._backend.events(self.name, page[-1].seq, _PAGE)
+        return found[:limit]
 
     def cursor(self, name: str, required: bool = False) -> Cursor:
         """A named durable position in this queue's journal."""

@@ -50,9 +50,7 @@ class MoveSuite(BackendCase):
         assert (q.length(), drain(target)) == (0, [b"x"])
 
     @requires("fairness", "prioritization", "time_to_live", "idempotent_enqueue")
-    def test_a_moved_message_keeps_its_settings(
-        self, q: Queue, target: Queue, clock: ManualClock
-    ) -> None:
+    def test_a_moved_message_keeps_its_settings(self, q: Queue, target: Queue, clock: ManualClock) -> None:
         message_id = q.enqueue(b"x", fairness_key="k", weight=3, priority=8, ttl_s=60, dedup_id="d")
         before = q.get(message_id)
         clock.advance(1)
@@ -135,7 +133,10 @@ class MoveSuite(BackendCase):
     def test_both_journals_record_a_move(self, q: Queue, target: Queue) -> None:
         message_id = q.enqueue(b"")
         q.move([message_id], target="target")
-        assert (kinds_of(q, message_id), kinds_of(target, message_id)) == (["enqueued", "moved"], ["enqueued"])
+        assert (kinds_of(q, message_id), kinds_of(target, message_id)) == (
+            ["enqueued", "moved"],
+            ["enqueued"],
+        )
         assert (read_events(q)[-1].extra, read_events(target)[-1].extra) == ("target", "q")
 
 

@@ -205,7 +205,9 @@ class DeadLetterSuite(BackendCase):
         assert (died.extra, died.reason, back.extra) == ("dead", "why", "dead")
         assert [event.extra for event in read_events(dead)] == ["work", "work"]
 
-    def test_the_dead_stay_until_someone_does_something(self, ps: Penstock, q: Queue, clock: ManualClock) -> None:
+    def test_the_dead_stay_until_someone_does_something(
+        self, ps: Penstock, q: Queue, clock: ManualClock
+    ) -> None:
         message_id = bury(q)
         clock.advance(10 * 365 * 86_400)
         sweep_all(ps)
@@ -226,7 +228,9 @@ class DeadLetterSuite(BackendCase):
             q.get(message_id)
 
     @requires("time_to_live")
-    def test_a_dead_message_does_not_expire(self, ps: Penstock, work: Queue, q: Queue, clock: ManualClock) -> None:
+    def test_a_dead_message_does_not_expire(
+        self, ps: Penstock, work: Queue, q: Queue, clock: ManualClock
+    ) -> None:
         for queue in (work, q):
             queue.enqueue(b"x", ttl_s=10)
             queue.reject([take_one(queue).receipt])

@@ -22,7 +22,11 @@ class DedupSuite(BackendCase):
 
     @requires("idempotent_enqueue")
     def test_a_dedup_id_repeated_inside_one_batch_is_found_too(self, q: Queue) -> None:
-        batch = [NewMessage(b"1", dedup_id="a"), NewMessage(b"2", dedup_id="b"), NewMessage(b"3", dedup_id="a")]
+        batch = [
+            NewMessage(b"1", dedup_id="a"),
+            NewMessage(b"2", dedup_id="b"),
+            NewMessage(b"3", dedup_id="a"),
+        ]
         results = q.enqueue_many(batch)
         assert [result.duplicate for result in results] == [False, False, True]
         assert results[2].id == results[0].id

@@ -46,7 +46,9 @@ class FifoSuite(BackendCase):
 
     @requires("fifo", "fairness")
     def test_keys_do_not_wait_for_each_other(self, line: Queue) -> None:
-        line.enqueue_many([NewMessage(f"{key}{n}".encode(), fairness_key=key) for n in (1, 2) for key in "abc"])
+        line.enqueue_many(
+            [NewMessage(f"{key}{n}".encode(), fairness_key=key) for n in (1, 2) for key in "abc"]
+        )
         line.enqueue(b"common", fairness_key="")
         held = take(line, 4)
         assert sorted(payloads(held)) == [b"a1", b"b1", b"c1", b"common"]
@@ -93,7 +95,9 @@ class FifoSuite(BackendCase):
 
     @requires("fifo", "fairness")
     def test_a_blocked_key_does_not_block_the_others(self, line: Queue) -> None:
-        line.enqueue_many([NewMessage(f"{key}{n}".encode(), fairness_key=key) for n in (1, 2) for key in "ab"])
+        line.enqueue_many(
+            [NewMessage(f"{key}{n}".encode(), fairness_key=key) for n in (1, 2) for key in "ab"]
+        )
         line.nack([take_one(line).receipt], delay_s=1000)
         assert len({delivery[:1] for delivery in drain(line)}) == 1
         assert line.length() == 2

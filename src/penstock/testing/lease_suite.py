@@ -83,9 +83,7 @@ class LeaseSuite(BackendCase):
         ack(q, [take_one(q)])
         assert kinds_of(q, message_id) == ["enqueued", "leased", "released", "leased", "acked"]
 
-    def test_without_a_time_of_its_own_a_lease_has_the_queues(
-        self, ps: Penstock, clock: ManualClock
-    ) -> None:
+    def test_without_a_time_of_its_own_a_lease_has_the_queues(self, ps: Penstock, clock: ManualClock) -> None:
         q = ps.create_queue("quick", lease_s=2.5)
         q.enqueue_many([NewMessage()] * 2)
         queues_own, callers = take_one(q), take_one(q, lease_s=7)

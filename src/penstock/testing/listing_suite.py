@@ -9,7 +9,17 @@ import pytest
 
 from penstock import InvalidMessage, ManualClock, MessageNotFound, NewMessage, Penstock, Queue
 from penstock.testing.bulk_suite import one_of_each
-from penstock.testing.harness import BackendCase, ack, drain, ids, payloads, receipts, requires, take, take_one
+from penstock.testing.harness import (
+    BackendCase,
+    ack,
+    drain,
+    ids,
+    payloads,
+    receipts,
+    requires,
+    take,
+    take_one,
+)
 
 UNKNOWN = "0191f2a0-0000-7000-8000-00000000abcd"
 
@@ -156,7 +166,9 @@ class ListingSuite(BackendCase):
         assert payloads(q.lease(3)) == [b"2", b"3", b"4"]
 
     @requires("delay")
-    def test_a_delay_that_is_over_shows_without_a_lease_or_a_sweep(self, q: Queue, clock: ManualClock) -> None:
+    def test_a_delay_that_is_over_shows_without_a_lease_or_a_sweep(
+        self, q: Queue, clock: ManualClock
+    ) -> None:
         message_id = q.enqueue(b"x", delay_s=5)
         assert (q.peek(), payloads(q.list("delayed").items)) == ([], [b"x"])
         clock.advance(5)

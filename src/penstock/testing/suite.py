@@ -9,7 +9,9 @@
 
 from __future__ import annotations
 
+from penstock.testing.admin_suite import AdminSuite, ReplaceQueuesSuite
 from penstock.testing.bulk_suite import MoveSuite, PurgeSuite
+from penstock.testing.cursor_suite import CursorSuite, HeldBodySuite
 from penstock.testing.deadletter_suite import DeadLetterSuite
 from penstock.testing.dedup_suite import DedupSuite
 from penstock.testing.due_suite import DueSuite
@@ -17,13 +19,19 @@ from penstock.testing.enqueue_suite import EnqueueSuite
 from penstock.testing.failure_suite import FailureSuite
 from penstock.testing.fairness_suite import FairnessSuite
 from penstock.testing.fifo_suite import FifoSuite
+from penstock.testing.journal_suite import JournalSuite
 from penstock.testing.lease_suite import LeaseSuite
+from penstock.testing.limit_suite import LimitSuite
 from penstock.testing.listing_suite import ListingSuite
+from penstock.testing.name_suite import NameSuite
 from penstock.testing.priority_suite import PrioritySuite
+from penstock.testing.state_suite import StateSuite
 from penstock.testing.stats_suite import StatsSuite
 from penstock.testing.time_suite import TimeSuite
+from penstock.testing.transition_suite import TransitionSuite
 from penstock.testing.upsert_suite import UpsertSuite
 from penstock.testing.waiting_suite import WaitingSuite
+from penstock.testing.world_suite import WorldSuite
 
 
 class BackendSuite(
@@ -43,5 +51,15 @@ class BackendSuite(
     PrioritySuite,
     FairnessSuite,
     FifoSuite,
+    TransitionSuite,
+    JournalSuite,
+    CursorSuite,
+    HeldBodySuite,
+    WorldSuite,
+    AdminSuite,
+    ReplaceQueuesSuite,
+    StateSuite,
+    NameSuite,
+    LimitSuite,
 ):
     """Everything that Penstock promises of a backend, selected by the backend's capabilities."""

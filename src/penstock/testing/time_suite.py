@@ -86,9 +86,7 @@ class TimeSuite(BackendCase):
             q.get(message_id)
 
     @requires("time_to_live", "delay")
-    def test_a_delayed_message_past_its_ttl_expires(
-        self, ps: Penstock, q: Queue, clock: ManualClock
-    ) -> None:
+    def test_a_delayed_message_past_its_ttl_expires(self, ps: Penstock, q: Queue, clock: ManualClock) -> None:
         q.enqueue(b"", delay_s=60, ttl_s=5)
         clock.advance(5)
         sweep_all(ps)
@@ -97,9 +95,7 @@ class TimeSuite(BackendCase):
         assert q.lease() == []
 
     @requires("time_to_live", "journal")
-    def test_an_expired_message_is_recorded_as_such(
-        self, ps: Penstock, q: Queue, clock: ManualClock
-    ) -> None:
+    def test_an_expired_message_is_recorded_as_such(self, ps: Penstock, q: Queue, clock: ManualClock) -> None:
         swept, leased_over = q.enqueue(b"", ttl_s=1), q.enqueue(b"", ttl_s=100)
         clock.advance(1)
         sweep_all(ps)
@@ -225,14 +221,14 @@ class TimeSuite(BackendCase):
         assert (q.stats().ready, q.stats().leased) == (5, 0)
 
     @requires("delay", "time_to_live", "idempotent_enqueue", "journal")
-    def test_nothing_is_left_when_everything_is_consumed(
-        self, ps: Penstock, clock: ManualClock
-    ) -> None:
+    def test_nothing_is_left_when_everything_is_consumed(self, ps: Penstock, clock: ManualClock) -> None:
         dead = ps.create_queue("dead")
         q = ps.create_queue("work", dead_letter="dead", retention_s=30, max_attempts=2)
         q.enqueue_many(
             [
-                NewMessage(b"%d" % n, {"n": str(n)}, f"key-{n % 7}", delay_s=n % 3, ttl_s=500, dedup_id=str(n))
+                NewMessage(
+                    b"%d" % n, {"n": str(n)}, f"key-{n % 7}", delay_s=n % 3, ttl_s=500, dedup_id=str(n)
+                )
                 for n in range(200)
             ]
         )

@@ -23,7 +23,9 @@ from penstock.testing.harness import BackendCase, ack, payloads, receipts, requi
 GIVEN = "0191f2a0-0000-7000-8000-00000000abcd"
 
 
-def poll(q: Queue, clock: ManualClock, wait_s: float = 60, max_messages: int = 1) -> Background[list[Delivery]]:
+def poll(
+    q: Queue, clock: ManualClock, wait_s: float = 60, max_messages: int = 1
+) -> Background[list[Delivery]]:
     """A long-poll in a thread of its own; returns once it waits."""
     waiting = clock.waiters()
     thread = Background(lambda: q.lease(max_messages, wait_s=wait_s))

@@ -378,13 +378,14 @@ class EmbeddedBackend:
         engine = self._engine
         if self._closed.is_set() or engine.stopped is not None:
             return BackendHealth("unhealthy", [f"the store has stopped: {engine.stopped or 'closed'}"])
+        reasons = []
         with engine.lock:
-            queues = [engine.queue_by_number(number) for number in history.queues_with_cursors(engine)]
-            reasons = [
-                f"queue {q.name!r}: required cursors hold back {q.counters.held} bodies"
-                for q in queues
-                if q is not None and q.counters.held
-            ]
+            for number in history.queues_with_cursors(engine):
+                q = engine.queue_by_number(number)
+                if q is not None and q.counters.held:
+                    reasons.append(f"queue {q.name!r}: required cursors hold back {q.counters.held} bodies")
+                if q is not None and history.keeps_too_much(engine, q, engine.clock.now_ns()):
+                    reasons.append(f"queue {q.name!r}: required cursors keep its journal past its retention")
         return BackendHealth("degraded" if reasons else "healthy", reasons)
 
     def check(self) -> CheckReport:

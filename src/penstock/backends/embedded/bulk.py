@@ -85,6 +85,7 @@ class Bulk:
                 parsed.append(Outcome(error))
         raw_ids = [raw for raw in parsed if isinstance(raw, bytes)]
         with self._engine.lock:
+            self._engine.check_usable()
             q = self._engine.queue(queue)
             if self._engine.queue(target) is q:
                 raise InvalidMessage(f"move: target {target!r} is the queue itself")
@@ -130,6 +131,7 @@ class Bulk:
 
     def _start(self, queue: str, make: Callable[[QueueState], Job]) -> int:
         with self._engine.lock:
+            self._engine.check_usable()
             q = self._engine.queue(queue)
             job = make(q)
             affected = sum(q.counters.counts[code] for code in job.states)

@@ -116,6 +116,7 @@ class Engine:
 
     def sync(self) -> None:
         """Make everything written so far survive a power cut."""
+        self.check_usable()
         covered = self._writes
         if covered == self._synced:
             return

@@ -28,6 +28,7 @@ from penstock.kv.base import Row
 from penstock.message import (
     DEFAULT_PRIORITY,
     MAX_PAYLOAD_BYTES,
+    OWNED_HEADER_PREFIX,
     EnqueueResult,
     NewMessage,
     checked_name,
@@ -220,7 +221,7 @@ class Enqueuer:
             row.order_ns,
             row.expires_at_ns,
             m.fairness_key,
-            m.headers,
+            {**m.headers, **_owned(found.body.headers)},
             tuple(m.throttle_keys),
             found.body.dedup_id,
             m.payload,
@@ -247,6 +248,11 @@ class Enqueuer:
             raise InvalidMessage(
                 f"queue {q.name!r} is fifo: a message's own delay_s or priority would break its order"
             )
+
+
+def _owned(headers: dict[str, str]) -> dict[str, str]:
+    """Headers that Penstock put there: a mended dead letter still knows where it came from."""
+    return {name: value for name, value in headers.items() if name.startswith(OWNED_HEADER_PREFIX)}
 
 
 def _not_a_message(m: object) -> InvalidMessage:

@@ -103,6 +103,16 @@ def read_by_all(q: QueueState) -> int:
     return min(q.required.values(), default=q.counters.next_seq - 1)
 
 
+def keeps_too_much(engine: Engine, q: QueueState, now_ns: int) -> bool:
+    """Whether required cursors keep events past the journal's age."""
+    keep_s = q.settings.journal_retention_s
+    _, raw = next(frames(engine, q.qid, q.counters.base_seq), (b"", b""))
+    if keep_s is None or not raw:
+        return False
+    head = decode_head(raw)
+    return head.at_ns < now_ns - to_ns(keep_s) and head.last_seq > read_by_all(q)
+
+
 def trim(txn: Transaction, q: QueueState, limit: int) -> int:
     """Remove up to so many frames that are past the journal's age or size and read by all who must."""
     engine, c, settings = txn.engine, q.counters, q.settings

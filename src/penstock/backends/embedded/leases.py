@@ -258,10 +258,17 @@ def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcom
 
 
 def extend(txn: Transaction, q: QueueState, receipts: Sequence[str], lease_ns: int) -> list[Outcome]:
-    outcomes = [OK] * len(receipts)
-    held = _holding(txn.engine, q, receipts, outcomes)
-    if not held:
-        return outcomes
+    # Unlike an ack, extending twice is no contradiction: a repeated receipt has the first one's outcome.
+    distinct = list(dict.fromkeys(map(str, receipts)))
+    answers = [OK] * len(distinct)
+    held = _holding(txn.engine, q, distinct, answers)
+    if held:
+        _extend(txn, q, held, lease_ns)
+    outcomes = dict(zip(distinct, answers, strict=True))
+    return [outcomes[str(receipt)] for receipt in receipts]
+
+
+def _extend(txn: Transaction, q: QueueState, held: list[tuple[int, bytes, bytes]], lease_ns: int) -> None:
     until_ns = txn.now_ns + lease_ns
     ids, attempts, consumers = [], [], []
     for _, raw_id, raw in held:
@@ -274,7 +281,6 @@ def extend(txn: Transaction, q: QueueState, receipts: Sequence[str], lease_ns: i
         consumers.append(row.consumer)
     txn.put_due(Due.LEASE, until_ns, q.qid, ids)
     txn.record(q, Kind.EXTENDED, ids, attempts, until_ns, consumers)
-    return outcomes
 
 
 #: What becomes of a failed message: None for dead, else the time it becomes visible again.

@@ -269,12 +269,13 @@ class ReadyIndex:
         active = [level for level in range(LEVELS) if self._rings[level]]
         if len(active) < 2:
             return (active[0], wanted) if active else (-1, 0)
-        # Levels may fall due together: each leaves room for the others before the bound.
-        bound = STARVATION_BOUND - (len(active) - 1)
-        starving = max(active[1:], key=self._waited.__getitem__)
-        if self._waited[starving] >= bound:
-            return starving, 1
-        return active[0], min(wanted, bound - self._waited[starving])
+        # By deadline: the top level may go on as long as every other still gets its turn in time.
+        starving = sorted(active[1:], key=self._waited.__getitem__, reverse=True)
+        slack = min(
+            STARVATION_BOUND - 1 - self._waited[level] - turns_before
+            for turns_before, level in enumerate(starving)
+        )
+        return (active[0], min(wanted, slack)) if slack > 0 else (starving[0], 1)
 
     def _note_service(self, level: int, count: int) -> None:
         for other in range(LEVELS):
@@ -298,7 +299,7 @@ class ReadyIndex:
             if not rows:
                 ring.popleft()
                 lane.queued = False
-                del self._lanes[lane.lane]
+                self._drop_empty(lane)
                 continue
             if lane.credit <= 0:
                 lane.credit = int.from_bytes(rows[0][1][2:4], "big")
@@ -315,9 +316,14 @@ class ReadyIndex:
                 lane.queued = False
                 self._blocked.add(lane.lane)
                 if not rows and lane.complete:
-                    del self._lanes[lane.lane]
+                    self._drop_empty(lane)
             elif lane.credit <= 0:
                 ring.rotate(-1)
+
+    def _drop_empty(self, lane: Lane) -> None:
+        # Ahead of the discovery it stays known: the rows just taken are still in the store until the write.
+        if self._undiscovered_from is None or lane.prefix < self._undiscovered_from:
+            del self._lanes[lane.lane]
 
     def _write_hint_after(self, txn: Transaction, lane: Lane, taken: bytes) -> None:
         lane.taken = 0
