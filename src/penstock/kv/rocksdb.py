@@ -78,7 +78,7 @@ def _driver() -> ModuleType:
 def translated(error: Exception, path: str) -> Exception:
     """The error to raise for one of the driver's, which are all `Exception` and differ by text only."""
     text = str(error)
-    if type(error) is not Exception:
+    if type(error) is not Exception and not isinstance(error, OSError):
         return error  # not a storage failure: a wrong argument, say
     if "lock hold by current process" in text:
         return StoreLocked(
@@ -137,10 +137,22 @@ def _holds_store(path: str) -> bool:
     return os.path.exists(os.path.join(path, "CURRENT"))
 
 
+def _tables(path: str) -> str:
+    """The name of a file that only a store has, if the folder has one."""
+    try:
+        names = sorted(os.listdir(path))
+    except OSError:
+        return ""
+    return next((name for name in names if name.endswith((".sst", ".blob"))), "")
+
+
 def _prepare_folder(path: str, *, read_only: bool) -> None:
+    if read_only and not _holds_store(path):
+        raise StorageError(f"{path} holds no store to read; check the path")
+    if not _holds_store(path) and (left := _tables(path)):
+        # RocksDB would make a new store here and delete the old one's tables as left-overs.
+        raise StorageCorrupt(f"{path} has {left} but no CURRENT: part of a store; restore all of its files")
     if read_only:
-        if not _holds_store(path):
-            raise StorageError(f"{path} holds no store to read; check the path")
         return
     try:
         os.makedirs(path, exist_ok=True)

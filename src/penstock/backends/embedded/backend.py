@@ -112,6 +112,7 @@ class EmbeddedBackend:
         self._housekeeper = None if clock else Housekeeper(self, interval_ms / 1000)
 
     def _verify_format(self) -> None:
+        """The format row is the first thing read of a store, and the first thing written to a new one."""
         meta = self._kv.space("meta")
         key = keys.meta(Meta.FORMAT)
         raw = self._kv.get(key, meta)
@@ -378,6 +379,8 @@ class EmbeddedBackend:
         engine = self._engine
         if self._closed.is_set() or engine.stopped is not None:
             return BackendHealth("unhealthy", [f"the store has stopped: {engine.stopped or 'closed'}"])
+        if engine.write_failure is not None:
+            return BackendHealth("unhealthy", [f"the last write failed: {engine.write_failure}"])
         reasons = []
         with engine.lock:
             for number in history.queues_with_cursors(engine):

@@ -60,6 +60,8 @@ class Engine:
         #: Queues that a long-poll waits on.
         self.waiting: set[QueueState] = set()
         self._stopped: StorageError | None = None
+        #: Why the last write failed, until one succeeds: some engines then refuse all others.
+        self.write_failure: BaseException | None = None
         self._writes = 0
         self._synced = 0
         self._group = GroupCommit(self.sync)
@@ -216,9 +218,11 @@ class Transaction:
         try:
             self._finish()
             engine.kv.write(self.batch)
-        except BaseException:
+        except BaseException as error:
+            engine.write_failure = error
             self._undo()
             raise
+        engine.write_failure = None
         engine.count_write()
         for q, which, count in self.rates:
             q.rates.add(self.now_ns, which, count)

@@ -2,31 +2,64 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import re
+from pathlib import Path
 
-from penstock.backends.embedded.backend import EmbeddedBackend
+from penstock.backends.embedded.backend import FORMAT_VERSION, EmbeddedBackend
 from penstock.backends.embedded.keys import SPACES
 from penstock.clock import Clock
 from penstock.config import StorageSettings
+from penstock.errors import StorageError
 from penstock.kv.base import Store
 from penstock.kv.memory import MemoryStore
 from penstock.kv.rocksdb import RocksStore
+
+#: A file beside the database that tells people, and older versions, what the folder holds.
+LABEL = "PENSTOCK"
+LABEL_TEXT = "Penstock store, format {}\n"
 
 
 def open_rocksdb(
     settings: StorageSettings, clock: Clock | None, rng: random.Random | None
 ) -> EmbeddedBackend:
+    _refuse_newer(settings.path)
     kv = RocksStore.open(
         settings.path,
         SPACES,
         cache_capacity_bytes=settings.rocksdb.cache_capacity,
         mode=settings.rocksdb.mode,
     )
-    return _backend(kv, settings, clock, rng)
+    backend = _backend(kv, settings, clock, rng)
+    _write_label(settings.path)
+    return backend
 
 
 def open_memory(settings: StorageSettings, clock: Clock | None, rng: random.Random | None) -> EmbeddedBackend:
     return _backend(MemoryStore(SPACES), settings, clock, rng)
+
+
+def _refuse_newer(path: str) -> None:
+    """By the label alone: opening the database, even to refuse it, would rewrite some of its files."""
+    try:
+        text = (Path(path) / LABEL).read_text()
+    except (OSError, UnicodeDecodeError):
+        return  # A new store, or one without a label: the format row decides.
+    found = re.fullmatch(LABEL_TEXT.format(r"(\d+)"), text)
+    if found and int(found[1]) > FORMAT_VERSION:
+        raise StorageError(
+            f"store {path} has format {found[1]}; this Penstock reads up to {FORMAT_VERSION}: "
+            "open it with a newer Penstock"
+        )
+
+
+def _write_label(path: str) -> None:
+    label = Path(path) / LABEL
+    text = LABEL_TEXT.format(FORMAT_VERSION)
+    with contextlib.suppress(OSError):  # A convenience; the format row is what counts.
+        if not label.exists() or label.read_text() != text:
+            label.write_text(text)
 
 
 def _backend(
