@@ -164,7 +164,7 @@ class Queue:
 
     def purge(self, state: str | None = None) -> int:
         """Remove delayed and ready messages, or those of one state; how many went."""
-        return self._backend.purge(self.name, _WAITING if state is None else (state,))  # type: ignore[arg-type]
+        return self._backend.purge(self.name, _WAITING if state is None else (state,))
 
     # -- history
 
@@ -204,4 +204,4 @@ class Queue:
         limit: int = 100,
     ) -> Page:
         """A page of the messages of one state; pass its `next` as `after` for the following one."""
-        return self._backend.page(self.name, state, fairness_key, after, limit)  # type: ignore[arg-type]
+        return self._backend.page(self.name, state, fairness_key, after, limit)

@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.capabilities import Capabilities
 from penstock.event import Entry, Event
-from penstock.message import Delivery, DueItem, EnqueueResult, Message, NewMessage, Outcome, Page, State
+from penstock.message import Delivery, DueItem, EnqueueResult, Message, NewMessage, Outcome, Page
 from penstock.settings import QueueSettings
 
 
@@ -150,7 +150,7 @@ class QueueBackend(Protocol):
         """Dead messages go back to where they came from, or to `target`; how many went."""
         ...
 
-    def purge(self, queue: str, states: Collection[State]) -> int: ...
+    def purge(self, queue: str, states: Collection[str]) -> int: ...
 
     # -- looking
 
@@ -158,7 +158,7 @@ class QueueBackend(Protocol):
 
     def peek(self, queue: str, limit: int, offset: int) -> list[Message]: ...
 
-    def page(self, queue: str, state: State, fairness_key: str | None, after: str | None, limit: int) -> Page:
+    def page(self, queue: str, state: str, fairness_key: str | None, after: str | None, limit: int) -> Page:
         """In index order, stable while others write; the cost depends on the page alone."""
         ...
 

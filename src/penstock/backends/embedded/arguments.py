@@ -28,7 +28,7 @@ def check_reason(reason: str) -> None:
         raise InvalidMessage(f"reason has {size} bytes; the limit is {MAX_HEADERS_BYTES}")
 
 
-def checked_state(state: State) -> State:
+def checked_state(state: str) -> State:
     try:
         checked = State(state)
     except ValueError:

@@ -42,7 +42,6 @@ from penstock.message import (
     NewMessage,
     Outcome,
     Page,
-    State,
     checked_name,
     parse_id,
 )
@@ -249,7 +248,7 @@ class EmbeddedBackend:
         redriven = self._bulk.redrive(queue, limit, target)
         return self._engine.durably(lambda: redriven)
 
-    def purge(self, queue: str, states: Collection[State]) -> int:
+    def purge(self, queue: str, states: Collection[str]) -> int:
         codes = [CODES[checked_state(state)] for state in states]
         apply_waiting(self._engine)
         purged = self._bulk.purge(queue, codes)
@@ -268,7 +267,7 @@ class EmbeddedBackend:
         with self._looking(queue) as q:
             return reads.peek(self._engine, q, limit, offset)
 
-    def page(self, queue: str, state: State, fairness_key: str | None, after: str | None, limit: int) -> Page:
+    def page(self, queue: str, state: str, fairness_key: str | None, after: str | None, limit: int) -> Page:
         if limit == 0:
             raise InvalidMessage("limit is 0; accepted: whole numbers from 1")
         check_count(limit, "limit")

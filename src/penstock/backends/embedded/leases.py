@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -14,7 +15,16 @@ from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.lookup import Found
 from penstock.backends.embedded.queue_state import ACKED, FAILED, QueueState
 from penstock.backends.embedded.ready import Lane
-from penstock.backends.embedded.rows import ROW_VERSION, STATE_ROW, StateRow, decode_state, encode_state
+from penstock.backends.embedded.rows import (
+    LEASED_HEAD,
+    NO_TIME,
+    ROW_VERSION,
+    StateRow,
+    decode_state,
+    encode_state,
+    leased_tail,
+    since_until,
+)
 from penstock.backends.embedded.transitions import drop_bodies, enter, enter_ready, leave
 from penstock.clock import to_ns
 from penstock.codec.body import (
@@ -48,79 +58,94 @@ def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: 
     bodies = [body for body in read if body is not None]
     if len(bodies) < len(taken):
         taken = _heal_orphans(txn, q, taken, read)
+    until_ns = txn.now_ns + lease_ns
+    granted = _grant(txn, q, taken, bodies, until_ns, consumer)
     try:
-        return _hand_out(txn, q, taken, bodies, txn.now_ns + lease_ns, consumer)
+        return _deliveries(q, granted, txn.now_ns, until_ns, consumer)
     except (struct.error, msgspec.DecodeError) as error:
         raise StorageCorrupt(f"a message body of queue {q.name!r} does not decode: {error}") from error
 
 
-def _hand_out(
+class _Granted(NamedTuple):
+    """One message that was just leased, before it is decoded for its consumer."""
+
+    raw_id: bytes
+    seq: int
+    attempt: int
+    expires_at_ns: int
+    body: bytes
+
+
+def _grant(
     txn: Transaction,
     q: QueueState,
     taken: list[tuple[Lane, Row]],
     bodies: list[bytes],
     until_ns: int,
     consumer: str,
-) -> list[Delivery]:
-    engine, now_ns, name = txn.engine, txn.now_ns, q.name
-    put, delete, ready_space, state_space = txn.put, txn.delete, engine.ready, engine.state
+) -> list[_Granted]:
+    """Turn ready rows into leased ones; what is past its ttl is removed instead."""
+    put, delete, ready_space, state_space = txn.put, txn.delete, txn.engine.ready, txn.engine.state
     state_prefix = keys.state_prefix(q.qid, StateCode.LEASED)
-    pack, unpack, from_bytes = STATE_ROW.pack, FIXED.unpack_from, int.from_bytes
-    consumer_raw = consumer.encode()
-    # The queue's number is part of it: a queue made anew under the same name honours no old receipt.
-    seq, queue_part = q.counters.next_seq, q.qid << 64
-    deliveries: list[Delivery] = []
-    ids: list[bytes] = []
-    attempts: list[int] = []
+    span, consumer_raw = since_until(txn.now_ns, until_ns), consumer.encode()
+    pack, from_bytes = LEASED_HEAD.pack, int.from_bytes
+    seq = q.counters.next_seq
+    granted: list[_Granted] = []
     expired: list[bytes] = []
-    variable_raw: bytes | None = None
-    fairness_key, headers, throttle_keys, dedup_id = _NO_VARIABLE
-    for (lane, (key, value)), raw in zip(taken, bodies, strict=True):
-        raw_id = key[-16:]
+    lane, tail = None, b""
+    for (its_lane, (key, value)), body in zip(taken, bodies, strict=True):
+        raw_id, attempt, expires_at_ns = key[-16:], 1, 0
         delete(key, ready_space)
-        version, _, priority, weight, enqueued_ns, _, _, length = unpack(raw)
-        if version != BODY_VERSION:
-            decode_body(raw)  # Raises, and says what is wrong.
-        attempt = 1
-        expires_ns = from_bytes(value[8:16], "big")
         if value[1]:
             delete(keys.state(q.qid, StateCode.READY, raw_id), state_space)
             attempt = from_bytes(value[4:8], "big") + 1
-        if expires_ns:
-            txn.delete_due(Due.TTL, expires_ns, q.qid, raw_id)
-            if expires_ns <= now_ns:
+        if value[8:16] != NO_TIME:
+            expires_at_ns = from_bytes(value[8:16], "big")
+            txn.delete_due(Due.TTL, expires_at_ns, q.qid, raw_id)
+            if expires_at_ns <= txn.now_ns:
                 expired.append(raw_id)
                 continue
-        lane_bytes = lane.lane
-        put(
-            state_prefix + raw_id,
-            pack(
-                ROW_VERSION,
-                attempt,
-                seq,
-                now_ns,
-                until_ns,
-                from_bytes(key[-24:-16], "big"),
-                expires_ns,
-                weight,
-                len(lane_bytes),
-                len(consumer_raw),
-                0,
-            )
-            + lane_bytes
-            + consumer_raw,
-            state_space,
-        )
+        if its_lane is not lane:
+            lane, tail = its_lane, leased_tail(its_lane.lane, consumer_raw)
+        # Order, expiry and weight are the ready row's own bytes.
+        row = pack(ROW_VERSION, attempt, seq) + span + key[-24:-16] + value[8:16] + value[2:4] + tail
+        put(state_prefix + raw_id, row, state_space)
+        granted.append(_Granted(raw_id, seq, attempt, expires_at_ns, body))
+        seq += 1
+    q.counters.counts[StateCode.READY] -= len(taken)
+    if granted:
+        ids = [one.raw_id for one in granted]
+        q.counters.counts[StateCode.LEASED] += len(ids)
+        txn.put_due(Due.LEASE, until_ns, q.qid, ids)
+        txn.record(q, Kind.LEASED, ids, _column([one.attempt for one in granted]), until_ns, consumer)
+    if expired:
+        _expire_taken(txn, q, taken, expired)
+    return granted
+
+
+def _deliveries(
+    q: QueueState, granted: list[_Granted], now_ns: int, until_ns: int, consumer: str
+) -> list[Delivery]:
+    """What consumers get. Neighbours often share their variable header: it is decoded once."""
+    # The queue's number is part of a receipt: a queue made anew under the same name honours no old one.
+    queue_part, name, unpack = q.qid << 64, q.name, FIXED.unpack_from
+    variable_raw: bytes | None = None
+    fairness_key, headers, throttle_keys, dedup_id = _NO_VARIABLE
+    out: list[Delivery] = []
+    for raw_id, seq, attempt, expires_at_ns, body in granted:
+        version, _, priority, weight, enqueued_ns, _, _, length = unpack(body)
+        if version != BODY_VERSION:
+            decode_body(body)  # Raises, and says what is wrong.
         end = FIXED_BYTES + length
-        if raw[FIXED_BYTES:end] != variable_raw:
-            variable_raw = raw[FIXED_BYTES:end]
+        if body[FIXED_BYTES:end] != variable_raw:
+            variable_raw = body[FIXED_BYTES:end]
             fairness_key, headers, throttle_keys, dedup_id = decode_variable(variable_raw)
-        deliveries.append(
+        out.append(
             Delivery(
                 raw_id,
                 queue_part | seq,
                 name,
-                raw[end:],
+                body[end:],
                 headers.copy(),
                 attempt,
                 fairness_key,
@@ -129,23 +154,13 @@ def _hand_out(
                 priority,
                 dedup_id,
                 enqueued_ns,
-                expires_ns or None,
+                expires_at_ns or None,
                 consumer,
                 now_ns,
                 until_ns,
             )
         )
-        ids.append(raw_id)
-        attempts.append(attempt)
-        seq += 1
-    q.counters.counts[StateCode.READY] -= len(taken)
-    if ids:
-        q.counters.counts[StateCode.LEASED] += len(ids)
-        txn.put_due(Due.LEASE, until_ns, q.qid, ids)
-        txn.record(q, Kind.LEASED, ids, _column(attempts), until_ns, consumer)
-    if expired:
-        _expire_taken(txn, q, taken, expired)
-    return deliveries
+    return out
 
 
 def _expire_taken(

@@ -23,6 +23,10 @@ READY_ROW = struct.Struct(">BBHIQ")
 STATE_ROW = struct.Struct(">BIQQQQQHHHI")
 STATE_ROW_BYTES = STATE_ROW.size
 
+#: The start of a state row: version, attempts, seq. Leasing writes rows in parts, for a batch shares most.
+LEASED_HEAD = struct.Struct(">BIQ")
+NO_TIME = bytes(8)
+
 #: version, until_ns; then the id
 DEDUP_ROW = struct.Struct(">BQ16s")
 
@@ -66,6 +70,16 @@ def encode_state(row: StateRow) -> bytes:
         + consumer
         + reason
     )
+
+
+def since_until(since_ns: int, until_ns: int) -> bytes:
+    """The part of a state row behind its head; order, expiry and weight follow it."""
+    return since_ns.to_bytes(8, "big") + until_ns.to_bytes(8, "big")
+
+
+def leased_tail(lane: bytes, consumer: bytes) -> bytes:
+    """The part of a state row behind its weight: lengths, lane, consumer, no reason."""
+    return len(lane).to_bytes(2, "big") + len(consumer).to_bytes(2, "big") + bytes(4) + lane + consumer
 
 
 def decode_state(raw: bytes) -> StateRow:
