@@ -25,7 +25,7 @@ from penstock.backends.embedded.keys import Due, Meta
 from penstock.backends.embedded.lookup import CODES
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import MARK
-from penstock.backends.embedded.sweep import SLICE, apply_due, apply_waiting
+from penstock.backends.embedded.sweep import SLICE, SWEEP_ORDER, apply_due, apply_waiting
 from penstock.backends.embedded.worlds import Worlds
 from penstock.capabilities import Capabilities
 from penstock.clock import Clock, SystemClock, to_ns
@@ -227,10 +227,12 @@ class EmbeddedBackend:
         if delay_s is not None:
             check_duration(delay_s, "delay_s")
         delay_ns = None if delay_s is None else to_ns(delay_s)
+        apply_waiting(self._engine)
         return self._change(queue, lambda txn, q: leases.nack(txn, q, receipts, delay_ns, reason))
 
     def reject(self, queue: str, receipts: Sequence[str], reason: str) -> list[Outcome]:
         check_reason(reason)
+        apply_waiting(self._engine)
         return self._change(queue, lambda txn, q: leases.reject(txn, q, receipts, reason))
 
     def extend(self, queue: str, receipts: Sequence[str], lease_s: float) -> list[Outcome]:
@@ -404,7 +406,7 @@ class EmbeddedBackend:
     def tidy(self, budget: int) -> int:
         """The sweep without its sync, which the housekeeper does at its own pace."""
         done = 0
-        for kind in Due:
+        for kind in SWEEP_ORDER:
             while done < budget and apply_due(self._engine, kind):
                 done += 1
         if done < budget:

@@ -322,32 +322,41 @@ def _move_slice(txn: Transaction, q: QueueState, work: Work) -> bool:
     group: list[Found] = []
     places: dict[bytes, int] = {}
     for place, (raw_id, found) in enumerate(zip(ids, find_many(engine, q, ids), strict=True)):
-        text = format_id(raw_id)
-        if (
-            found is None
-            or found.code == StateCode.GONE
-            or found.body.enqueued_at_ns > job.at_ns  # Came later, under the id of one that went.
-            or raw_id in places
-        ):
-            errors[place] = MessageNotFound(text, q.name)
-        elif found.code == StateCode.LEASED:
-            errors[place] = MessageLeased(text, q.name)
-        elif found.code == StateCode.DONE or (found.code == StateCode.DELAYED and target.settings.fifo):
-            errors[place] = InvalidMessage(
-                f"message {text} is {STATES[found.code]}: it cannot be moved to {target.name!r}"
-            )
-        else:
-            places[raw_id] = place
+        if raw_id in places:
+            continue
+        places[raw_id] = place
+        refusal = _why_not_moved(q, target, raw_id, found, job.at_ns)
+        if refusal is not None:
+            errors[place] = refusal
+        elif found is not None:
             group.append(found)
     went = _transfer(txn, q, target, group, Kind.MOVED)
-    for raw_id, place in places.items():
-        if raw_id not in went:
-            errors[place] = InvalidMessage(
+    for place, raw_id in enumerate(ids):
+        first = places[raw_id]
+        if raw_id not in went and first not in errors:
+            errors[first] = InvalidMessage(
                 f"message {format_id(raw_id)} exists in {target.name!r} already; it was left where it is"
             )
+        if place != first:  # A repetition: as the first went, it is here no more.
+            errors[place] = errors.get(first) or MessageNotFound(format_id(raw_id), q.name)
     work.outcomes += [Outcome(errors[place]) if place in errors else OK for place in range(len(ids))]
     work.done += len(ids)
     return work.done >= len(job.ids)
+
+
+def _why_not_moved(
+    q: QueueState, target: QueueState, raw_id: bytes, found: Found | None, at_ns: int
+) -> PenstockError | None:
+    text = format_id(raw_id)
+    # One that came after the call, under the id of one that went, is not meant.
+    if found is None or found.code == StateCode.GONE or found.body.enqueued_at_ns > at_ns:
+        return MessageNotFound(text, q.name)
+    if found.code == StateCode.LEASED:
+        return MessageLeased(text, q.name)
+    if found.code == StateCode.DONE or (found.code == StateCode.DELAYED and target.settings.fifo):
+        state = STATES[found.code]
+        return InvalidMessage(f"message {text} is {state}: it cannot be moved to {target.name!r}")
+    return None
 
 
 def _drop_slice(txn: Transaction, work: Work) -> bool:

@@ -26,6 +26,10 @@ SLICES_PER_READ = 20
 OF_WAITING = (Due.DELAY, Due.TTL)
 
 
+#: What has expired goes first: it must not stand in the way of what is released.
+SWEEP_ORDER = (Due.TTL, Due.DELAY, Due.LEASE, Due.RETENTION, Due.DEDUP)
+
+
 def apply_due(engine: Engine, kind: Due, limit: int = SLICE) -> int:
     """One slice of what is due of one kind; how many rows it took on."""
     if engine.clock.now_ns() < engine.next_due_ns[kind]:
