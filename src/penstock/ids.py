@@ -6,6 +6,8 @@ import random
 
 _LOW_BITS = 48
 _LOW_LIMIT = 1 << _LOW_BITS
+#: 2**64 divided by the golden ratio: spreads consecutive numbers over all bits.
+_ODD = 0x9E3779B97F4A7C15
 
 
 class IdGenerator:
@@ -14,8 +16,10 @@ class IdGenerator:
     Not thread-safe: its owner holds a lock.
     """
 
-    def __init__(self, rng: random.Random) -> None:
+    def __init__(self, rng: random.Random, opening: int = 0) -> None:
         self._rng = rng
+        # A store reopened with the same seed at the same time must not hand out the same ids again.
+        self._salt = opening * _ODD
         self._ms = -1
         self._high = b""
         self._text = ""
@@ -36,10 +40,10 @@ class IdGenerator:
 
     def _start(self, ms: int) -> None:
         self._ms = ms
-        random_26 = self._rng.getrandbits(26)
+        random_26 = (self._rng.getrandbits(26) ^ self._salt) & (1 << 26) - 1
         value = (ms & (1 << 48) - 1) << 32 | 0x7 << 28 | (random_26 >> 14) << 16 | 0x2 << 14
         self._high = (value | random_26 & 0x3FFF).to_bytes(10, "big")
         h = self._high.hex()
         self._text = f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-"
         # Half of the range stays free, so that a run of ids cannot overflow it.
-        self._low = self._rng.getrandbits(_LOW_BITS - 1)
+        self._low = (self._rng.getrandbits(_LOW_BITS - 1) ^ self._salt) & (_LOW_LIMIT >> 1) - 1

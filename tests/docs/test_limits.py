@@ -124,11 +124,3 @@ def test_a_held_body_cannot_be_read(ps: Penstock) -> None:
 def test_an_entry_id_of_the_users_is_not_used(ps: Penstock) -> None:
     (given,) = ps.journal("w").append([penstock.Entry("k", id="mine")])
     assert given != "mine"
-
-
-def test_filtered_events_are_of_those_that_were_read(ps: Penstock) -> None:
-    queue = ps.create_queue("q")
-    queue.enqueue(b"")
-    queue.ack([queue.lease()[0].receipt])
-    assert queue.events(limit=2, kinds=["acked"]) == []
-    assert len(queue.events(limit=3, kinds=["acked"])) == 1

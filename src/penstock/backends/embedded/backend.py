@@ -170,7 +170,7 @@ class EmbeddedBackend:
         if lease_s is not None:
             check_lease_s(lease_s)
         check_count(max_messages, "max_messages")
-        if consumer:
+        if consumer != "":
             checked_name(consumer, "consumer")
         engine = self._engine
         if max_messages == 0:

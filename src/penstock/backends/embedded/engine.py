@@ -43,7 +43,6 @@ class Engine:
         self.clock = clock
         self.rng = rng
         self.durability: Durability = durability
-        self.ids = IdGenerator(rng)
         self.lock = threading.RLock()
         self.messages, self.ready, self.state = kv.space("messages"), kv.space("ready"), kv.space("state")
         self.due, self.dedup, self.journal = kv.space("due"), kv.space("dedup"), kv.space("journal")
@@ -65,6 +64,18 @@ class Engine:
         self._writes = 0
         self._synced = 0
         self._group = GroupCommit(self.sync)
+        self.ids = IdGenerator(rng, self._count_opening())
+
+    def _count_opening(self) -> int:
+        """How often the store was opened, this time included."""
+        key = keys.meta(Meta.OPENINGS)
+        raw = self.kv.get(key, self.meta)
+        opening = int.from_bytes(raw[1:], "big") + 1 if raw else 1
+        batch = self.kv.batch()
+        batch.put(key, MARK + keys.u64(opening), self.meta)
+        self.kv.write(batch)
+        self._writes += 1
+        return opening
 
     # -- queues ---------------------------------------------------------------------------------
 

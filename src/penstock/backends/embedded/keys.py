@@ -48,6 +48,7 @@ class Meta(enum.IntEnum):
     LANE_HINT = 8
     DUE_HINT = 9
     NEXT_NUMBER = 10
+    OPENINGS = 11
 
 
 def u16(n: int) -> bytes:
