@@ -23,6 +23,7 @@ from weakref import WeakSet
 
 from penstock.errors import BackendNotInstalled, StorageCorrupt, StorageError, StorageFull, StoreLocked
 from penstock.kv.base import Row
+from penstock.kv.wal import mend_logs
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -196,6 +197,8 @@ class RocksStore:
         """
         driver, folder, profile = _driver(), os.fspath(path), _PROFILES[mode]
         _prepare_folder(folder, read_only=read_only)
+        if not read_only:
+            mend_logs(folder)
         cache = driver.Cache(cache_capacity_bytes)
         options = _database_options(driver, profile, cache)
         try:

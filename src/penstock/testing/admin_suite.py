@@ -17,12 +17,11 @@ from penstock import (
     Queue,
     QueueAlreadyExists,
     QueueNotFound,
-    QueueSettings,
     Retry,
     Unsupported,
 )
 from penstock.testing.folding import read_events
-from penstock.testing.harness import BackendCase, drain, errors, requires, sweep_all, take, take_one
+from penstock.testing.harness import BackendCase, drain, requires, sweep_all, take, take_one
 
 
 def names(ps: Penstock) -> list[str]:
@@ -43,6 +42,7 @@ class AdminSuite(BackendCase):
         assert (settings.fifo, settings.retention_s, settings.dedup_window_s) == (False, 0, 300)
         assert (settings.journal_retention_s, settings.max_leased) == (7 * 86_400, None)
 
+    @requires("delay")
     def test_settings_are_kept_as_they_were_given(self, ps: Penstock, q: Queue) -> None:
         given: dict[str, Any] = {
             "lease_s": 0.25,
@@ -76,9 +76,9 @@ class AdminSuite(BackendCase):
 
     def test_an_update_changes_what_it_names_and_nothing_else(self, ps: Penstock) -> None:
         ps.create_queue("q", lease_s=1, max_attempts=7, retention_s=9)
-        ps.update_queue("q", lease_s=2, retry=Retry(delay_s=3))
+        ps.update_queue("q", lease_s=2, retry=Retry(max_delay_s=3))
         settings = ps.queues()[0]
-        assert (settings.lease_s, settings.retry.delay_s) == (2, 3)
+        assert (settings.lease_s, settings.retry.max_delay_s) == (2, 3)
         assert (settings.max_attempts, settings.retention_s) == (7, 9)
 
     def test_an_update_counts_at_once(self, ps: Penstock, q: Queue, clock: ManualClock) -> None:
@@ -134,6 +134,16 @@ class AdminSuite(BackendCase):
         q.enqueue_many([NewMessage(fairness_key="k")] * 5)
         assert len(q.lease(10)) == 2
         assert q.lease(10) == []
+
+    def test_compression_is_done_or_refused_and_no_payload_changes(self, ps: Penstock) -> None:
+        try:
+            q = ps.create_queue("small", compress_over_bytes=100)
+        except (InvalidConfig, Unsupported):
+            assert names(ps) == []
+            return
+        given = [b"x" * 99, b"x" * 101, bytes(range(256)) * 10, b""]
+        q.enqueue_many([NewMessage(payload) for payload in given])
+        assert drain(q) == given
 
     @pytest.mark.parametrize("setting", ["on_enqueue", "on_failure"])
     def test_a_hook_that_does_not_exist_is_refused_and_never_ignored(
@@ -212,74 +222,3 @@ class AdminSuite(BackendCase):
         with pytest.raises(InvalidMessage, match="_penstock"):
             ps.journal("_penstock").append([Entry("k")])
         assert ps.create_queue("_penstock").enqueue(b"")
-
-
-class ReplaceQueuesSuite(BackendCase):
-    """`replace_queues`."""
-
-    def test_exactly_these_queues_exist_afterwards(self, ps: Penstock) -> None:
-        for name in ("gone", "kept", "changed"):
-            ps.create_queue(name).enqueue(name.encode())
-        ps.replace_queues(["kept", {"name": "changed", "lease_s": 5}, QueueSettings(name="new")])
-        assert names(ps) == ["changed", "kept", "new"]
-        assert ps.queues()[0].lease_s == 5
-        assert [drain(ps.queue(name)) for name in names(ps)] == [[b"changed"], [b"kept"], []]
-        assert ps.create_queue("gone").length() == 0
-
-    @pytest.mark.parametrize(
-        "wrong",
-        [
-            ["new", {"name": "bad", "lease_s": -1}],
-            ["new", {"name": "bad", "dead_letter": "q"}],
-            ["new", "new"],
-            ["new", {"lease_s": 1}],
-            ["new", ""],
-        ],
-        ids=["setting", "dead letter", "twice", "no name", "empty name"],
-    )
-    def test_all_or_nothing_is_replaced(self, ps: Penstock, q: Queue, wrong: list[Any]) -> None:
-        q.enqueue(b"x")
-        before = ps.queues()
-        with pytest.raises(InvalidConfig):
-            ps.replace_queues(wrong)
-        assert ps.queues() == before
-        assert drain(q) == [b"x"]
-
-    def test_queues_that_name_each_other_can_be_made_together(self, ps: Penstock) -> None:
-        ps.replace_queues([{"name": "a", "dead_letter": "b"}, "b"])
-        a = ps.queue("a")
-        a.enqueue(b"x")
-        a.reject([take_one(a).receipt])
-        assert drain(ps.queue("b")) == [b"x"]
-
-    def test_every_queue_can_be_replaced_by_none(self, ps: Penstock, q: Queue) -> None:
-        q.enqueue(b"")
-        ps.replace_queues([])
-        assert names(ps) == []
-        sweep_all(ps)
-        assert ps.check().messages == 0
-
-    def test_replacing_queues_by_themselves_changes_nothing(self, ps: Penstock, q: Queue) -> None:
-        q.enqueue(b"x")
-        ps.replace_queues(ps.queues())
-        assert drain(q) == [b"x"]
-
-    def test_a_handle_of_a_kept_queue_stays_good_and_of_a_deleted_one_does_not(
-        self, ps: Penstock, q: Queue
-    ) -> None:
-        other = ps.create_queue("other")
-        ps.replace_queues(["q", "new"])
-        assert errors(q.enqueue_many([NewMessage()])) == [None]
-        with pytest.raises(QueueNotFound):
-            other.enqueue(b"")
-
-    @requires("journal")
-    def test_a_replacement_is_recorded_queue_by_queue(self, ps: Penstock, q: Queue) -> None:
-        ps.create_queue("kept")
-        ps.replace_queues(["kept", "new-1", "new-2"])
-        entries = ps.journal("_penstock").scan(after=2)
-        assert sorted((entry.kind, entry.labels[0]) for entry in entries) == [
-            ("queue_created", "new-1"),
-            ("queue_created", "new-2"),
-            ("queue_deleted", "q"),
-        ]

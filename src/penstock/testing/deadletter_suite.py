@@ -12,6 +12,7 @@ from penstock.testing.harness import (
     ack,
     bury,
     drain,
+    errors,
     receipts,
     requires,
     sweep_all,
@@ -177,6 +178,14 @@ class DeadLetterSuite(BackendCase):
         ps.delete_queue("work")
         assert dead.redrive() == 0
         assert drain(dead) == [b"x"]
+
+    def test_a_dead_letter_that_was_mended_still_goes_to_its_origin(self, work: Queue, dead: Queue) -> None:
+        message_id = bury(work, b"broken", reason="why")
+        assert errors(dead.upsert([NewMessage(b"mended", {"by": "hand"}, id=message_id)])) == [None]
+        assert dead.get(message_id).headers[ORIGIN] == "work"
+        assert dead.redrive() == 1
+        delivery = take_one(work)
+        assert (delivery.payload, delivery.headers) == (b"mended", {"by": "hand"})
 
     def test_a_redriven_message_can_die_again(self, work: Queue, dead: Queue) -> None:
         message_id = bury(work, b"x", reason="one")

@@ -116,6 +116,14 @@ class DedupSuite(BackendCase):
         sweep_all(ps)
         assert ps.due() == []
 
+    @requires("idempotent_enqueue")
+    def test_a_repeated_dedup_id_wins_over_a_given_id(self, q: Queue) -> None:
+        one, other = (f"0191f2a0-0000-7000-8000-00000000000{n}" for n in (1, 2))
+        assert q.enqueue(b"1", dedup_id="a", id=one) == one
+        assert q.enqueue(b"2", dedup_id="a", id=other) == one
+        assert q.enqueue(b"3", dedup_id="b", id=one) == one
+        assert drain(q) == [b"1"]
+
     @requires("idempotent_enqueue", "delay")
     def test_a_duplicate_of_a_delayed_message_is_found(self, q: Queue) -> None:
         first = q.enqueue(b"1", dedup_id="a", delay_s=30)

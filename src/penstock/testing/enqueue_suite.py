@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -19,8 +18,19 @@ from penstock import (
     QueueNotFound,
     State,
 )
-from penstock.clock import Clock, to_ns
-from penstock.testing.harness import BackendCase, ack, drain, errors, ids, payloads, requires, take_one
+from penstock.clock import to_ns
+from penstock.testing.bulk_suite import one_of_each
+from penstock.testing.harness import (
+    BackendCase,
+    OpenStore,
+    ack,
+    drain,
+    errors,
+    ids,
+    payloads,
+    requires,
+    take_one,
+)
 
 GIVEN = "0191f2a0-0000-7000-8000-00000000abcd"
 
@@ -88,9 +98,7 @@ class EnqueueSuite(BackendCase):
             assert parsed.int >> 80 == clock.now_ns() // 1_000_000
             clock.advance(1.001)
 
-    def test_ids_are_made_from_the_injected_randomness(
-        self, second_store: Callable[[Clock, random.Random], Penstock]
-    ) -> None:
+    def test_ids_are_made_from_the_injected_randomness(self, second_store: OpenStore) -> None:
         found = []
         for seed in (5, 5, 6):
             q = second_store(ManualClock(), random.Random(seed)).create_queue("q")
@@ -121,6 +129,14 @@ class EnqueueSuite(BackendCase):
         assert q.enqueue(b"second", id=GIVEN) == GIVEN
         assert (q.length(), q.get(GIVEN).payload) == (1, b"first")
         ack(q, [delivery])
+
+    @requires("delay")
+    def test_a_given_id_is_found_in_every_state(self, ps: Penstock) -> None:
+        q = one_of_each(ps)
+        before = list(q.iter())
+        results = q.enqueue_many([NewMessage(b"again", id=message.id) for message in before])
+        assert [(result.id, result.duplicate) for result in results] == [(m.id, True) for m in before]
+        assert list(q.iter()) == before
 
     def test_the_second_of_one_given_id_in_a_batch_is_the_first_one_again(self, q: Queue) -> None:
         results = q.enqueue_many([NewMessage(b"1", id=GIVEN), NewMessage(b"2", id=GIVEN), NewMessage(b"3")])
@@ -175,3 +191,9 @@ class EnqueueSuite(BackendCase):
         delivery.headers["a"] = "4"
         assert q.get(message_id).headers == {"a": "1"}
         assert q.get(message_id).state == State.LEASED
+
+    def test_messages_of_equal_headers_do_not_share_them(self, q: Queue) -> None:
+        q.enqueue_many([NewMessage(headers={"a": "1"})] * 3)
+        for looked_at in (q.peek(3), q.lease(3)):
+            looked_at[0].headers["a"] = "2"
+            assert [one.headers for one in looked_at[1:]] == [{"a": "1"}] * 2

@@ -7,16 +7,14 @@ from collections import Counter
 import pytest
 
 from penstock import ManualClock, NewMessage, Queue
-from penstock.testing.harness import BackendCase, ack, drain, payloads, requires, take, take_one
+from penstock.testing.harness import BackendCase, drain, payloads, requires, take, take_one
 
 
 def served_keys(q: Queue, count: int, batch: int) -> list[str]:
     """The fairness keys of the next deliveries, in order."""
     out: list[str] = []
     while len(out) < count:
-        held = take(q, min(batch, count - len(out)))
-        out += [delivery.fairness_key for delivery in held]
-        ack(q, held)
+        out += [delivery.fairness_key for delivery in take(q, min(batch, count - len(out)))]
     return out
 
 

@@ -23,6 +23,7 @@ START_NS = 1_000_000_000_000_000_000
 SEED = 20_010_909
 
 Test = TypeVar("Test", bound=Callable[..., None])
+OpenStore = Callable[[Clock, random.Random], Penstock]
 
 
 def requires(*flags: str) -> Callable[[Test], Test]:
@@ -50,8 +51,9 @@ def _selected(how: str, flags: tuple[str, ...]) -> Callable[[Test], Test]:
 class Subject:
     """The store under test, and how to open it again."""
 
-    def __init__(self, open_penstock: Callable[[Clock, random.Random], Penstock]) -> None:
+    def __init__(self, open_penstock: OpenStore) -> None:
         self._open = open_penstock
+        self._opened = 0
         self.clock = ManualClock(START_NS)
         self.ps = open_penstock(self.clock, random.Random(SEED))
 
@@ -59,10 +61,11 @@ class Subject:
     def capabilities(self) -> Capabilities:
         return self.ps.info().default.capabilities
 
-    def reopen(self) -> Penstock:
+    def reopen(self, seed: int | None = None) -> Penstock:
         """Close the store and open it again, with other randomness, as another process would."""
         self.ps.close()
-        self.ps = self._open(self.clock, random.Random(self.clock.now_ns()))
+        self._opened += 1
+        self.ps = self._open(self.clock, random.Random(SEED + self._opened if seed is None else seed))
         return self.ps
 
     def prove(self) -> None:
@@ -105,9 +108,7 @@ class BackendCase:
         return ps.create_queue("q")
 
     @pytest.fixture
-    def second_store(
-        self, tmp_path: Path, subject: Subject
-    ) -> Iterator[Callable[[Clock, random.Random], Penstock]]:
+    def second_store(self, tmp_path: Path, subject: Subject) -> Iterator[OpenStore]:
         """Opens further stores, each one new; they are closed when the test is over."""
         opened: list[Penstock] = []
 

@@ -180,6 +180,16 @@ class JournalSuite(BackendCase):
         assert q.length() == 200
 
     @requires("journal")
+    def test_every_one_of_many_journals_gets_its_turn(self, ps: Penstock, clock: ManualClock) -> None:
+        queues = [ps.create_queue(f"q{n:02}", journal_retention_s=10) for n in range(40)]
+        for queue in queues:
+            queue.enqueue(b"")
+        clock.advance(11)
+        for _ in range(40):
+            ps.sweep(budget=5)
+        assert [queue.stats().first_seq for queue in queues] == [2] * 40
+
+    @requires("journal")
     def test_what_is_left_of_a_journal_folds_from_its_base(self, ps: Penstock, clock: ManualClock) -> None:
         dead = ps.create_queue("dead")
         q = ps.create_queue("short", journal_retention_s=10, retention_s=1000, dead_letter="dead")

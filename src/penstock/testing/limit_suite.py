@@ -124,6 +124,7 @@ class LimitSuite(BackendCase):
                 q.lease(**cast(Any, {argument: wrong}))
         assert q.stats().ready == 1
 
+    @requires("delay")
     def test_a_duration_that_cannot_be_is_refused_and_the_lease_stays(self, q: Queue) -> None:
         q.enqueue(b"")
         delivery = take_one(q)
@@ -152,7 +153,8 @@ class LimitSuite(BackendCase):
         assert q.get(message_id).reason == reason
 
     def test_what_was_never_a_receipt_or_an_id_fails_alone(self, q: Queue) -> None:
-        for wrong in (None, 7, b"x", [], "nonsense"):
+        never: list[object] = [None, 7, b"x", [], "nonsense"]
+        for wrong in never:
             bad = cast(Any, wrong)
             q.enqueue(b"")
             delivery = take_one(q)

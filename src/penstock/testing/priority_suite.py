@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import NewMessage, Penstock, Queue
-from penstock.testing.harness import BackendCase, ack, drain, requires, take, take_one
+from penstock.testing.harness import BackendCase, drain, requires, take, take_one
 
 #: A level that has work gets at least one in this many deliveries.
 STARVATION_BOUND = 20
@@ -67,9 +67,7 @@ class PrioritySuite(BackendCase):
             q.enqueue_many([NewMessage(priority=level)] * (400 if level == top else 25))
         served: list[int] = []
         while len(served) < 300:
-            held = take(q, batch)
-            served += [delivery.priority for delivery in held]
-            ack(q, held)
+            served += [delivery.priority for delivery in take(q, batch)]
         waits = longest_waits(levels, served)
         assert max(waits.values()) < STARVATION_BOUND, waits
         assert all(served.count(top) > served.count(level) for level in levels if level != top)
@@ -80,9 +78,7 @@ class PrioritySuite(BackendCase):
         served = []
         for _ in range(80):
             q.enqueue(b"high", priority=9)
-            held = take(q, 1)
-            served.append(held[0].payload)
-            ack(q, held)
+            served.append(take_one(q).payload)
         assert served.count(b"low") == 3
         assert served[:STARVATION_BOUND].count(b"low") == 1
 

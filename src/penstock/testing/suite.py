@@ -9,9 +9,10 @@
 
 from __future__ import annotations
 
-from penstock.testing.admin_suite import AdminSuite, ReplaceQueuesSuite
+from penstock.testing.admin_suite import AdminSuite
 from penstock.testing.bulk_suite import MoveSuite, PurgeSuite
-from penstock.testing.cursor_suite import CursorSuite, HeldBodySuite
+from penstock.testing.capability_suite import CapabilitySuite
+from penstock.testing.cursor_suite import CursorSuite
 from penstock.testing.deadletter_suite import DeadLetterSuite
 from penstock.testing.dedup_suite import DedupSuite
 from penstock.testing.due_suite import DueSuite
@@ -19,14 +20,21 @@ from penstock.testing.enqueue_suite import EnqueueSuite
 from penstock.testing.failure_suite import FailureSuite
 from penstock.testing.fairness_suite import FairnessSuite
 from penstock.testing.fifo_suite import FifoSuite
+from penstock.testing.held_suite import HeldBodySuite
 from penstock.testing.journal_suite import JournalSuite
 from penstock.testing.lease_suite import LeaseSuite
 from penstock.testing.limit_suite import LimitSuite
 from penstock.testing.listing_suite import ListingSuite
 from penstock.testing.name_suite import NameSuite
+from penstock.testing.persistence_suite import PersistenceSuite
 from penstock.testing.priority_suite import PrioritySuite
+from penstock.testing.promise_suite import PromiseSuite
+from penstock.testing.race_suite import RaceSuite
+from penstock.testing.receipt_suite import ReceiptSuite
+from penstock.testing.replace_suite import ReplaceQueuesSuite
 from penstock.testing.state_suite import StateSuite
 from penstock.testing.stats_suite import StatsSuite
+from penstock.testing.thread_suite import ThreadSuite
 from penstock.testing.time_suite import TimeSuite
 from penstock.testing.transition_suite import TransitionSuite
 from penstock.testing.upsert_suite import UpsertSuite
@@ -39,6 +47,7 @@ class BackendSuite(
     UpsertSuite,
     DedupSuite,
     LeaseSuite,
+    ReceiptSuite,
     WaitingSuite,
     FailureSuite,
     DeadLetterSuite,
@@ -61,5 +70,10 @@ class BackendSuite(
     StateSuite,
     NameSuite,
     LimitSuite,
+    PromiseSuite,
+    ThreadSuite,
+    RaceSuite,
+    PersistenceSuite,
+    CapabilitySuite,
 ):
     """Everything that Penstock promises of a backend, selected by the backend's capabilities."""

@@ -54,13 +54,14 @@ class TimeSuite(BackendCase):
         q.enqueue(b"")
         drain(q)
         q.enqueue(b"late", delay_s=50)
-        for _ in range(9):
-            q.enqueue_many([NewMessage(b"early")] * 1000)
+        # A round number first, where a backend's read-ahead may end: the late one belongs right behind it.
+        for _ in range(8):
+            q.enqueue_many([NewMessage(b"early")] * 1024)
         clock.advance(100)
         q.enqueue(b"last")
         delivered = drain(q, batch=1000)
         assert delivered[-2:] == [b"late", b"last"]
-        assert len(delivered) == 9002
+        assert len(delivered) == 8194
 
     @requires("delay", "journal")
     def test_no_event_records_that_a_delay_is_over(self, q: Queue, clock: ManualClock) -> None:

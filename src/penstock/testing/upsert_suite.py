@@ -19,6 +19,7 @@ from penstock.testing.harness import (
     payloads,
     requires,
     sweep_all,
+    take,
     take_one,
 )
 
@@ -55,6 +56,14 @@ class UpsertSuite(BackendCase):
         assert (m.fairness_key, m.weight, m.priority) == ("b", 9, 9)
         assert m.expires_at_ns == clock.now_ns() + to_ns(100)
         assert drain(q) == [b"new", b"other"]
+
+    @requires("fairness")
+    def test_a_replaced_weight_counts(self, q: Queue) -> None:
+        found = ids(q.enqueue_many([NewMessage(fairness_key="a")] * 50))
+        q.enqueue_many([NewMessage(fairness_key="b")] * 50)
+        q.upsert([NewMessage(fairness_key="a", weight=4, id=one) for one in found])
+        shares = [delivery.fairness_key for delivery in take(q, 50)]
+        assert abs(shares.count("a") - 40) <= 5
 
     @requires("time_to_live")
     def test_an_upsert_without_ttl_takes_an_old_ttl_away(

@@ -43,8 +43,8 @@ def open_memory(settings: StorageSettings, clock: Clock | None, rng: random.Rand
 def _refuse_newer(path: str) -> None:
     """By the label alone: opening the database, even to refuse it, would rewrite some of its files."""
     try:
-        text = (Path(path) / LABEL).read_text()
-    except (OSError, UnicodeDecodeError):
+        text = (Path(path) / LABEL).read_text(errors="replace")
+    except OSError:
         return  # A new store, or one without a label: the format row decides.
     found = re.fullmatch(LABEL_TEXT.format(r"(\d+)"), text)
     if found and int(found[1]) > FORMAT_VERSION:
@@ -58,7 +58,7 @@ def _write_label(path: str) -> None:
     label = Path(path) / LABEL
     text = LABEL_TEXT.format(FORMAT_VERSION)
     with contextlib.suppress(OSError):  # A convenience; the format row is what counts.
-        if not label.exists() or label.read_text() != text:
+        if not label.exists() or label.read_text(errors="replace") != text:
             label.write_text(text)
 
 

@@ -1,0 +1,82 @@
+"""RocksDB's write-ahead logs, looked at before the database is: one kind of damage makes it hang.
+
+A log is blocks of 32 KiB of records: checksum u32, length u16, type u8, data, all little-endian. The types
+5 to 8 and 11 belong to recycled logs, which no store here has. Met in a log all the same, as garbage behind
+a torn tail or by a flipped bit, one of them sends RocksDB's reader into an endless loop (its issue 13333).
+Recovery to a point in time would stop there anyway: so the log is cut there, and the rest is set aside.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+from penstock.errors import StorageError
+
+log = logging.getLogger("penstock")
+
+SET_ASIDE = "lost"
+
+_BLOCK = 32_768
+_HEADER = struct.Struct("<IHB")
+_RECYCLED = frozenset((5, 6, 7, 8, 11))
+
+
+def mend_logs(folder: str | os.PathLike[str]) -> list[Path]:
+    """Cut every log of a closed store before a record that RocksDB would hang on; what was set aside."""
+    try:
+        return [kept for path in sorted(Path(folder).glob("*.log")) if (kept := _mend(path)) is not None]
+    except OSError as error:
+        raise StorageError(f"a log of the store in {folder} cannot be read: {error}") from error
+
+
+def _mend(path: Path) -> Path | None:
+    raw = path.read_bytes()
+    at = first_recycled(raw)
+    if at is None or _in_use(path.parent):
+        return None
+    kept = path.parent / SET_ASIDE / f"{path.name}.{at}"
+    kept.parent.mkdir(exist_ok=True)
+    with kept.open("wb") as file:
+        file.write(raw[at:])
+        file.flush()
+        os.fsync(file.fileno())
+    with path.open("r+b") as file:
+        file.truncate(at)
+        os.fsync(file.fileno())
+    log.warning("log %s was damaged at byte %d: %d bytes set aside in %s", path, at, len(raw) - at, kept)
+    return kept
+
+
+def _in_use(folder: Path) -> bool:
+    """Whether some process, this one too, has the database open.
+
+    Asked by another process: a process that closes a lock file gives up its own lock on it.
+    """
+    question = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'rb+'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    lock = folder / "LOCK"
+    if not lock.exists():
+        return False
+    asked = subprocess.run([sys.executable, "-c", question, lock], capture_output=True, check=False)
+    return asked.returncode != 0
+
+
+def first_recycled(raw: bytes) -> int | None:
+    """Where a record of a recycled log's type starts, as far as records can be followed."""
+    at, unpack, size = 0, _HEADER.unpack_from, _HEADER.size
+    while at + size <= len(raw):
+        left = _BLOCK - at % _BLOCK
+        if left < size:
+            at += left
+            continue
+        _, length, kind = unpack(raw, at)
+        if kind in _RECYCLED:
+            return at
+        if kind == 0 or length > left - size:
+            return None  # The end, or damage at which RocksDB stops by itself.
+        at += size + length
+    return None

@@ -1,0 +1,83 @@
+"""Which tests prove which capability.
+
+A backend that turns a flag on for which there is no proof fails the suite, as does one that leaves a
+proof out. Properties of the engine, which no call asks for, have nothing to refuse.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Proof(msgspec.Struct, frozen=True):
+    """Tests of a flag: `on` run where it is on; `off`, where it is off, prove that it is refused."""
+
+    on: tuple[str, ...] = ()
+    off: tuple[str, ...] = ()
+
+
+PROOFS: dict[str, Proof] = {
+    "atomic_ack": Proof(on=("test_an_ack_removes_message_and_lease_in_one_step",)),
+    "consumer_groups": Proof(off=("test_a_group_is_refused_without_consumer_groups",)),
+    "replay": Proof(
+        on=("test_a_cursor_can_go_back_and_read_again",),
+        off=("test_going_back_is_refused_without_replay",),
+    ),
+    "idempotent_enqueue": Proof(
+        on=(
+            "test_a_repeated_dedup_id_answers_with_the_first_id_and_stores_nothing",
+            "test_a_dedup_id_is_free_when_its_window_has_passed",
+        ),
+        off=("test_a_dedup_id_is_refused_without_idempotent_enqueue",),
+    ),
+    "transactions": Proof(on=("test_a_message_that_changes_queues_is_in_exactly_one",)),
+    "persistence": Proof(
+        on=(
+            "test_messages_in_every_state_are_there_after_reopening",
+            "test_a_receipt_is_good_after_reopening",
+        )
+    ),
+    "clustering": Proof(),
+    "time_to_live": Proof(
+        on=(
+            "test_a_ready_message_past_its_ttl_is_not_delivered",
+            "test_a_message_is_not_retried_past_its_ttl",
+        ),
+        off=("test_a_ttl_is_refused_without_time_to_live",),
+    ),
+    "prioritization": Proof(
+        on=(
+            "test_higher_priorities_are_delivered_first",
+            "test_a_lower_priority_with_work_gets_at_least_one_in_twenty_deliveries",
+        ),
+        off=("test_a_priority_is_refused_without_prioritization",),
+    ),
+    "batch_operations": Proof(on=("test_every_batch_is_answered_item_by_item_in_one_call",)),
+    "delay": Proof(
+        on=("test_a_delayed_message_is_handed_out_when_its_time_has_come_and_not_before",),
+        off=("test_a_delay_is_refused_without_delay",),
+    ),
+    "fairness": Proof(
+        on=(
+            "test_keys_share_by_weight",
+            "test_a_newly_active_key_is_served_within_one_round",
+        ),
+        off=("test_a_key_or_weight_is_refused_without_fairness",),
+    ),
+    "throttling": Proof(off=("test_throttles_are_refused_without_throttling",)),
+    "journal": Proof(
+        on=(
+            "test_events_are_numbered_from_one_without_a_gap",
+            "test_retention_never_passes_a_required_cursor",
+            "test_an_entry_comes_back_with_everything_that_was_given",
+        ),
+        off=("test_history_is_refused_without_a_journal",),
+    ),
+    "fifo": Proof(
+        on=(
+            "test_messages_of_a_key_are_delivered_one_by_one_in_their_order",
+            "test_a_message_that_waits_for_its_retry_blocks_its_key",
+        ),
+        off=("test_a_fifo_queue_is_refused_without_fifo",),
+    ),
+}
