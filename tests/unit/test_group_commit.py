@@ -1,0 +1,120 @@
+"""Group commit: one sync for many, each caller its own answer, nobody left waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from penstock.backends.embedded.group_commit import GroupCommit
+from penstock.errors import BackendUnavailable, StorageError
+
+
+class Disk:
+    """A sync that waits until it is let go, and counts."""
+
+    def __init__(self) -> None:
+        self.syncs = 0
+        self.entered = threading.Semaphore(0)
+        self.go = threading.Semaphore(0)
+
+    def sync(self) -> None:
+        self.entered.release()
+        self.go.acquire()
+        self.syncs += 1
+
+
+def in_thread(call: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
+    answers: list[object] = []
+
+    def run() -> None:
+        try:
+            answers.append(call())
+        except BaseException as error:  # noqa: BLE001 (the test looks at it)
+            answers.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread, answers
+
+
+def wait_for(group: GroupCommit, waiting: int) -> None:
+    while len(group._waiting) < waiting:
+        threading.Event().wait(0.001)
+
+
+def test_a_lone_caller_runs_and_syncs_on_its_own_thread() -> None:
+    syncs: list[int] = []
+    group = GroupCommit(lambda: syncs.append(threading.get_ident()))
+    assert group.run(threading.get_ident) == threading.get_ident() == syncs[0]
+
+
+def test_those_who_come_during_a_sync_share_the_next_one() -> None:
+    disk = Disk()
+    group = GroupCommit(disk.sync)
+    first, _ = in_thread(lambda: group.run(lambda: 0))
+    disk.entered.acquire()
+    others = [in_thread(lambda n=n: group.run(lambda: n)) for n in range(1, 11)]  # type: ignore[misc]
+    wait_for(group, 10)
+    disk.go.release(2)
+    first.join()
+    for thread, _ in others:
+        thread.join()
+    assert disk.syncs == 2
+    assert sorted(str(answers[0]) for _, answers in others) == sorted(str(n) for n in range(1, 11))
+
+
+def test_nobody_is_answered_before_the_sync_that_covers_him() -> None:
+    disk = Disk()
+    group = GroupCommit(disk.sync)
+    thread, answers = in_thread(lambda: group.run(lambda: 1))
+    disk.entered.acquire()
+    assert answers == []
+    disk.go.release()
+    thread.join()
+    assert answers == [1]
+
+
+def test_an_error_is_raised_by_its_own_caller_alone() -> None:
+    disk = Disk()
+    group = GroupCommit(disk.sync)
+    first, _ = in_thread(lambda: group.run(lambda: 0))
+    disk.entered.acquire()
+    bad, bad_answers = in_thread(lambda: group.run(lambda: 1 // 0))
+    good, good_answers = in_thread(lambda: group.run(lambda: 2))
+    wait_for(group, 2)
+    disk.go.release(2)
+    for thread in (first, bad, good):
+        thread.join()
+    assert isinstance(bad_answers[0], ZeroDivisionError)
+    assert good_answers == [2]
+
+
+def test_a_failed_sync_fails_everyone_it_was_to_cover() -> None:
+    def broken() -> None:
+        raise StorageError("no disk")
+
+    with pytest.raises(StorageError, match="no disk"):
+        GroupCommit(broken).run(lambda: 1)
+
+
+def test_an_interrupted_leader_raises_and_the_others_are_told_and_go_on() -> None:
+    disk = Disk()
+    group = GroupCommit(disk.sync)
+    first, _ = in_thread(lambda: group.run(lambda: 0))
+    disk.entered.acquire()
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    leader, leader_answers = in_thread(lambda: group.run(interrupted))
+    wait_for(group, 1)
+    follower, follower_answers = in_thread(lambda: group.run(lambda: 1))
+    wait_for(group, 2)
+    disk.go.release(3)
+    for thread in (first, leader, follower):
+        thread.join()
+    assert isinstance(leader_answers[0], KeyboardInterrupt)
+    assert isinstance(follower_answers[0], BackendUnavailable)
+    assert group.run(lambda: 3) == 3
