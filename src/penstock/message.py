@@ -7,7 +7,7 @@ import enum
 import msgspec
 
 from penstock.errors import InvalidMessage, PenstockError
-from penstock.event import Kind
+from penstock.event import Event, Kind
 
 MAX_NAME_BYTES = 1024
 MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
@@ -64,6 +64,28 @@ TRANSITIONS: dict[tuple[State | None, Kind], tuple[State | None, ...]] = {
     (State.DEAD, Kind.REMOVED): (None,),
     **{(state, Kind.REPAIRED): (*STORED_STATES, None) for state in (*STORED_STATES, None)},
 }
+
+
+def state_after(event: Event) -> State | None:
+    """Where an event leaves its message; None: not in this queue any more.
+
+    A delay passes without an event: what this calls DELAYED is READY from the event's `due_ns` on.
+    """
+    match event.kind:
+        case Kind.ENQUEUED | Kind.UPDATED | Kind.NACKED:
+            return State.DELAYED if event.due_ns > event.at_ns else State.READY
+        case Kind.LEASED | Kind.EXTENDED:
+            return State.LEASED
+        case Kind.RELEASED:
+            return State.READY
+        case Kind.ACKED:
+            return State.DONE if event.due_ns else None
+        case Kind.DEAD:
+            return None if event.extra else State.DEAD
+        case Kind.REDRIVEN:
+            return None if event.extra else State.READY
+        case _:
+            return None
 
 
 class NewMessage(msgspec.Struct, gc=False):

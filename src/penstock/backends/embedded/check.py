@@ -1,7 +1,7 @@
 """Proof of a store's invariants, in bounded memory: what `check` reads and what must hold.
 
 One state and one index entry per message, no orphan rows, counters equal to what is there, journal
-gap-free with good checksums.
+gap-free with good checksums, and folding the journal gives the states that are stored.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import ParamSpec, TypeVar
 from penstock.backends.base import CheckReport, Problem
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Engine
+from penstock.backends.embedded.fold import fold
 from penstock.backends.embedded.history import frames
 from penstock.backends.embedded.keys import Due, Meta, StateCode
 from penstock.backends.embedded.lookup import fresh_row, ready_parts
@@ -64,6 +65,7 @@ class Checker:
             self._guarded(q.name, self._check_hints, q)
             self._guarded(q.name, self._check_held, q)
             self._guarded(q.name, self._check_journal, q)
+            self._guarded(q.name, self._check_fold, q)
         self._guarded("", self._check_due)
         self._guarded("", self._check_dedup)
         self._guarded("", self._check_numbers)
@@ -262,6 +264,10 @@ class Checker:
             self._say(q, f"journal says {waiting} waiting, leased, done, dead; counters say {stored}")
         if size != c.journal_bytes:
             self._say(q, f"journal has {size} bytes; the counter says {c.journal_bytes}")
+
+    def _check_fold(self, q: QueueState) -> None:
+        for what, raw_id in fold(self._engine, q):
+            self._say(q, what, raw_id or None)
 
     def _check_world(self, world: str) -> None:
         row = dict(self._worlds.all())[world]
