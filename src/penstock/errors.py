@@ -26,6 +26,10 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+E = TypeVar("E", bound=BaseException)
+
 
 class PenstockError(Exception):
     """Root of all errors that Penstock raises on purpose."""
@@ -160,3 +164,9 @@ class KeyMissing(StorageError):
 
 class DecryptFailed(StorageError):
     """A record does not decrypt with the key that it names."""
+
+
+def as_answer(error: E) -> E:
+    """A raised error that becomes an item's answer: its traceback would keep the whole call alive."""
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)

@@ -160,7 +160,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
         return (self.raw_id + self.token.to_bytes(12, "big")).hex()
 
 
-class EnqueueResult(msgspec.Struct, frozen=True, gc=False):
+class EnqueueResult(msgspec.Struct, frozen=True):
     """What became of one enqueued item; `duplicate` when an earlier message answered for it."""
 
     id: str | None
@@ -172,7 +172,7 @@ class EnqueueResult(msgspec.Struct, frozen=True, gc=False):
         return self.error is None
 
 
-class Outcome(msgspec.Struct, frozen=True, gc=False):
+class Outcome(msgspec.Struct, frozen=True):
     """What became of one item of a batch."""
 
     error: PenstockError | None = None

@@ -35,8 +35,10 @@ def test_records_are_followed_across_the_trailer_of_a_block() -> None:
     assert first_recycled(block + bytes(5) + record(5, b"x")) == BLOCK
 
 
-def test_a_record_that_leaves_its_block_is_left_to_rocksdb() -> None:
-    assert first_recycled(struct.pack("<IHB", 0, 40_000, 1) + record(5, b"x")) is None
+@pytest.mark.parametrize("stop", [bytes(7), struct.pack("<IHB", 0, 40_000, 1)], ids=["end", "too long"])
+def test_behind_the_end_or_damage_of_a_block_the_next_one_is_looked_at(stop: bytes) -> None:
+    block = (record(1, b"a") + stop).ljust(BLOCK, b"\xff")
+    assert first_recycled(block + record(1, b"b") + record(6, b"x")) == BLOCK + len(record(1, b"b"))
 
 
 @given(st.binary(max_size=3 * BLOCK))

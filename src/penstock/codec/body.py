@@ -99,7 +99,7 @@ def decode_body(raw: bytes) -> Body:
             raise StorageCorrupt(f"message body of version {version}, {len(raw)} bytes, does not decode")
         end = FIXED_BYTES + length
         fairness_key, headers, throttle_keys, dedup_id = decode_variable(raw[FIXED_BYTES:end])
-    except (struct.error, msgspec.DecodeError) as error:
+    except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StorageCorrupt(f"message body does not decode: {error}") from error
     return Body(
         priority,

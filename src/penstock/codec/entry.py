@@ -82,6 +82,9 @@ def decode_entries(raw: bytes, world: str) -> Iterator[Entry]:
     count, first_seq, at_ns, _ = decode_entry_head(raw)
     names_bytes = HEAD.unpack_from(raw)[5]
     at = HEAD.size
+    damaged = StorageCorrupt(f"frame of world {world!r} at seq {first_seq} does not decode")
+    if at + 24 * count + names_bytes + CHECKSUM.size > len(raw):
+        raise damaged
     try:
         ids = [raw[at + 16 * i : at + 16 * i + 16] for i in range(count)]
         at += 16 * count
@@ -94,8 +97,10 @@ def decode_entries(raw: bytes, world: str) -> Iterator[Entry]:
         for dim in dims:
             vectors.append(list(struct.unpack_from(f"<{dim}d", raw, at)) if dim else None)
             at += 8 * dim
-    except (struct.error, msgspec.DecodeError) as error:
-        raise StorageCorrupt(f"frame of world {world!r} at seq {first_seq} does not decode") from error
+    except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise damaged from error
+    if len(names) != count or at + sum(lengths) + CHECKSUM.size != len(raw):
+        raise damaged
     for i, (kind, labels, flags) in enumerate(names):
         body = raw[at : at + lengths[i]]
         at += lengths[i]

@@ -148,6 +148,8 @@ def _run_bytes(raw: bytes, at: int) -> int:
 
 def _decode_run(raw: bytes, at: int, seq: int) -> Iterator[Event]:
     code, columns, rows, at_ns, attempt, due, *lengths = RUN.unpack_from(raw, at)
+    if at + _run_bytes(raw, at) > len(raw) - CHECKSUM.size:
+        raise ValueError(f"a run of {rows} events is longer than its frame")
     ids_at = at = at + RUN.size
     at += 16 * rows
     attempts: Sequence[int] = [attempt] * rows

@@ -76,7 +76,6 @@ def first_recycled(raw: bytes) -> int | None:
         _, length, kind = unpack(raw, at)
         if kind in _RECYCLED:
             return at
-        if kind == 0 or length > left - size:
-            return None  # The end, or damage at which RocksDB stops by itself.
-        at += size + length
+        # At the end of a block's records, or at damage, RocksDB goes on with the next block.
+        at += left if kind == 0 or length > left - size else size + length
     return None

@@ -36,7 +36,14 @@ from penstock.backends.embedded.transitions import (
     unhold,
 )
 from penstock.codec.body import Body
-from penstock.errors import InvalidMessage, MessageLeased, MessageNotFound, PenstockError, QueueNotFound
+from penstock.errors import (
+    InvalidMessage,
+    MessageLeased,
+    MessageNotFound,
+    PenstockError,
+    QueueNotFound,
+    as_answer,
+)
 from penstock.event import Kind
 from penstock.message import OK, Outcome, format_id, parse_id
 
@@ -82,7 +89,7 @@ class Bulk:
             try:
                 parsed.append(parse_id(text))
             except InvalidMessage as error:
-                parsed.append(Outcome(error))
+                parsed.append(Outcome(as_answer(error)))
         raw_ids = [raw for raw in parsed if isinstance(raw, bytes)]
         with self._engine.lock:
             self._engine.check_usable()

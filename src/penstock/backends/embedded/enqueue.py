@@ -22,7 +22,7 @@ from penstock.codec.body import (
     encode_body,
     encode_variable,
 )
-from penstock.errors import InvalidMessage, MessageLeased, PenstockError, Unsupported
+from penstock.errors import InvalidMessage, MessageLeased, PenstockError, Unsupported, as_answer
 from penstock.event import Kind
 from penstock.kv.base import Row
 from penstock.message import (
@@ -114,7 +114,7 @@ class Enqueuer:
                     raw_id = high + low_raw if m.id is None else parse_id(m.id)
                     results.append(rest.enqueue(m, raw_id, order_ns))
             except PenstockError as error:
-                results.append(EnqueueResult(None, error))
+                results.append(EnqueueResult(None, as_answer(error)))
             except AttributeError:
                 results.append(EnqueueResult(None, _not_a_message(m)))
             low += 1
@@ -198,7 +198,7 @@ class Enqueuer:
                     f"message {m.id} is {STATES[found.code]}; only waiting ones are replaced"
                 )
         except PenstockError as error:
-            return EnqueueResult(None, error)
+            return EnqueueResult(None, as_answer(error))
         self._replace(txn, q, m, found)
         return EnqueueResult(m.id)
 

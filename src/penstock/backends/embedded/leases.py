@@ -62,7 +62,7 @@ def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: 
     granted = _grant(txn, q, taken, bodies, until_ns, consumer)
     try:
         return _deliveries(q, granted, txn.now_ns, until_ns, consumer)
-    except (struct.error, msgspec.DecodeError) as error:
+    except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StorageCorrupt(f"a message body of queue {q.name!r} does not decode: {error}") from error
 
 

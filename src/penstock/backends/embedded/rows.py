@@ -198,5 +198,5 @@ def unpacked(raw: bytes, decode: Callable[[bytes], T], what: str) -> T:
         if raw[:1] != MARK:
             raise StorageCorrupt(f"{what} row has version {raw[:1].hex()}; this Penstock reads 01")
         return decode(raw[1:])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StorageCorrupt(f"{what} row does not decode: {error}") from error

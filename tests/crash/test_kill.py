@@ -1,0 +1,83 @@
+"""A process under mixed load is killed again and again: nothing that it was told is untrue afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.crash.rig import Campaign, Zygote, seeds, sweep_all
+from tests.crash.truth import read_truth
+
+TEST = Path(__file__).stem
+#: All of them survive the process: what was acknowledged holds in each.
+DURABILITIES = ("sync", "sync", "os", "interval")
+
+
+def kill_round(campaign: Campaign, zygote: Zygote, durability: str) -> None:
+    order = campaign.order(durability)
+    campaign.kill(zygote, order)
+    system = campaign.reopen(campaign.path)
+    try:
+        truth = read_truth(system)
+        campaign.insist(campaign.oracle.judge(truth), order)
+        swept = campaign.rng.random() < 0.5
+        if swept:
+            sweep_all(system)
+            truth = read_truth(system)
+            campaign.insist(campaign.oracle.judge(truth), order)
+    finally:
+        system.close()
+    campaign.oracle.settle(truth, swept=swept)
+
+
+def run_campaign(seed: int, rounds: int, folder: Path, request: pytest.FixtureRequest) -> None:
+    campaign = Campaign(seed, folder, TEST)
+    with Zygote() as zygote:
+        for _ in range(rounds):
+            kill_round(campaign, zygote, campaign.rng.choice(DURABILITIES))
+            if campaign.rng.random() < 0.12:
+                campaign.fresh_store()
+    request.node.user_properties.append(("crash campaign", campaign.report()))
+
+
+@pytest.mark.parametrize("seed", seeds(1, 5))
+def test_a_killed_process_leaves_every_acknowledged_result_true(
+    seed: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    run_campaign(seed, 5, tmp_path, request)
+
+
+def kill_at_birth(seed: int, rounds: int, folder: Path, request: pytest.FixtureRequest) -> None:
+    campaign = Campaign(seed, folder, TEST)
+    with Zygote() as zygote:
+        for _ in range(rounds):
+            order = campaign.order()
+            order.kill_at_step = None
+            campaign.kill(zygote, order, campaign.rng.uniform(0, 0.12))
+            campaign.insist(campaign.oracle.judge(campaign.read(campaign.path)), order)
+            campaign.fresh_store()
+    request.node.user_properties.append(("crash campaign", campaign.report()))
+
+
+@pytest.mark.parametrize("seed", seeds(1, 1))
+def test_a_process_killed_while_it_makes_its_store_leaves_one_that_opens(
+    seed: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    kill_at_birth(seed, 12, tmp_path, request)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(101, 1))
+def test_processes_killed_while_they_make_their_stores_leave_ones_that_open(
+    seed: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    kill_at_birth(seed, 150, tmp_path, request)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", seeds(101, 12))
+def test_a_process_killed_for_minutes_leaves_every_acknowledged_result_true(
+    seed: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    run_campaign(seed, 20, tmp_path, request)

@@ -1,0 +1,603 @@
+"""A whole system beside its model: each operation is done to both, and then they are compared.
+
+There are two systems. In memory, every step is compared on a copy of the store that is opened anew,
+so that looking changes nothing and what is stored is proved along with what memory holds; writes fail on
+request. On RocksDB, the open store itself is looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import tempfile
+from collections.abc import Callable
+from typing import Any, TypeVar
+from unittest import mock
+
+import msgspec
+import pytest
+
+import penstock
+from penstock import (
+    Event,
+    HistoryTruncated,
+    InvalidConfig,
+    InvalidMessage,
+    Kind,
+    ManualClock,
+    MessageNotFound,
+    NewMessage,
+    Outcome,
+    Penstock,
+    PenstockError,
+    Queue,
+    QueueAlreadyExists,
+    QueueNotFound,
+    QueueSettings,
+    State,
+    StorageFull,
+)
+from penstock.backends.base import QueueBackend
+from penstock.backends.embedded import bulk, engine, history, opening, ready
+from penstock.backends.embedded.backend import EmbeddedBackend
+from penstock.backends.embedded.keys import SPACES
+from penstock.kv.memory import Faults, MemoryStore
+from penstock.message import STORED_STATES
+from penstock.settings import queue_settings
+from penstock.testing.folding import fold
+from tests.simulation.comparing import (
+    DRIFT_NS,
+    agree,
+    compare_messages,
+    of_delivery,
+    of_item,
+    of_message,
+)
+from tests.simulation.model import WAITING, Error, Line, Model
+from tests.simulation.operations import GARBAGE, IDS, UNKNOWN_ID, Operation
+
+T = TypeVar("T")
+Settings = dict[str, Any]
+
+
+#: Sizes at which short histories meet what only long ones would: full caches, slices, hints, jobs.
+SMALL_READY: dict[str, Any] = {
+    "CACHED_ROWS": 6,
+    "CACHED_ROWS_MIN": 2,
+    "FILL_ROWS": 3,
+    "DISCOVERY_SLICE": 2,
+    "HINT_EVERY": 4,
+}
+
+
+class Simulation:
+    """Every public method is an operation."""
+
+    def __init__(self) -> None:
+        self.small = contextlib.ExitStack()
+        self.small.enter_context(mock.patch.multiple(ready, **SMALL_READY))
+        self.small.enter_context(mock.patch.object(bulk, "SLICE", 3))
+        self.small.enter_context(mock.patch.object(engine, "DUE_HINT_EVERY", 3))
+        self.clock = ManualClock()
+        self.model = Model(self.clock.now_ns())
+        #: (queue, receipt) of every delivery ever made.
+        self.receipts: list[tuple[str, str]] = []
+        #: By queue: events read, the last seq of them, and the bodies that outlive their message.
+        self.events: dict[str, list[Event]] = {}
+        self.last_seq: dict[str, int] = {}
+        self.held: dict[str, dict[str, int]] = {}
+        self.openings = 0
+        self.ps = self.open()
+
+        self.create("dead é", {}, fifo=False)
+        self.create("a", {"dead_letter": "dead é"}, fifo=False)
+        self.create("fifo", {}, fifo=True)
+
+    def do(self, operation: Operation) -> None:
+        getattr(self, operation.what)(**operation.arguments)
+        for name in self.model.lines:
+            self.read_events(name)
+        self.compare_after(operation)
+
+    def compare_after(self, operation: Operation) -> None:
+        raise NotImplementedError
+
+    def end(self) -> None:
+        self.look()
+        self.close()
+
+    def close(self) -> None:
+        self.ps.close()
+        self.small.close()
+
+    # -- the system under test ------------------------------------------------------------------
+
+    def open(self) -> Penstock:
+        raise NotImplementedError
+
+    def reopen(self) -> Penstock:
+        raise NotImplementedError
+
+    def failing(self, operation: Callable[[], T]) -> tuple[bool, T | None]:
+        """Run it with its first write failing; (whether it failed, its answer)."""
+        return False, operation()
+
+    def next_rng(self) -> random.Random:
+        self.openings += 1
+        return random.Random(self.openings)
+
+    @property
+    def backend(self) -> EmbeddedBackend:
+        backend = self.ps._default
+        assert isinstance(backend, EmbeddedBackend)
+        return backend
+
+    def ask(self, name: str, operation: Callable[[Queue], T], fault: bool = False) -> T | None:
+        """The queue's answer; None if there was no such queue, or the write was made to fail."""
+        if name not in self.model.lines:
+            with pytest.raises(QueueNotFound):
+                self.ps.queue(name)
+            self.create(name, {}, fifo=name == "fifo")
+            return None
+        q = self.ps.queue(name)
+        if not fault:
+            return operation(q)
+        failed, answer = self.failing(lambda: operation(q))
+        if failed:
+            self.forget_turns()
+        return answer
+
+    def forget_turns(self) -> None:
+        """Whose turn it is lives in memory, which starts anew."""
+        for line in self.model.lines.values():
+            line.unserved.clear()
+            line.out_of_turn.clear()
+
+    # -- queues ---------------------------------------------------------------------------------
+
+    def create(self, name: str, settings: Settings, fifo: bool) -> None:
+        refusal = self.refused_settings(name, settings, {*self.model.lines, name})
+        if name in self.model.lines:
+            refusal = InvalidConfig if settings.get("dead_letter") == name else QueueAlreadyExists
+        if refusal is not None:
+            with pytest.raises(refusal):
+                self.ps.create_queue(name, fifo=fifo, **settings)
+            return
+        self.ps.create_queue(name, fifo=fifo, **settings)
+        self.adopt(name, queue_settings(name, {"fifo": fifo, **settings}))
+
+    def adopt(self, name: str, settings: QueueSettings) -> None:
+        self.model.lines[name] = Line(settings)
+        self.events[name], self.last_seq[name], self.held[name] = [], 0, {}
+
+    def refused_settings(self, name: str, settings: Settings, there: set[str]) -> Error:
+        dead_letter = settings.get("dead_letter")
+        wrong = dead_letter is not None and (dead_letter == name or dead_letter not in there)
+        return InvalidConfig if wrong else None
+
+    def update(self, name: str, settings: Settings) -> None:
+        line = self.model.lines.get(name)
+        if line is None:
+            with pytest.raises(QueueNotFound):
+                self.ps.update_queue(name, **settings)
+            return
+        with pytest.raises(InvalidConfig):
+            self.ps.update_queue(name, fifo=not line.settings.fifo)
+        if self.refused_settings(name, settings, set(self.model.lines)):
+            with pytest.raises(InvalidConfig):
+                self.ps.update_queue(name, **settings)
+            return
+        self.ps.update_queue(name, **settings)
+        old = {key: getattr(line.settings, key) for key in QueueSettings.__struct_fields__[1:]}
+        line.settings = queue_settings(name, {**old, **settings})
+
+    def delete_or_replace(self, name: str, keep: set[str] | None) -> None:
+        """Delete one; or keep some, and `name`, made if need be."""
+        lines = self.model.lines
+        wanted = {one: line.settings for one, line in lines.items() if one != name}
+        if keep is not None:
+            wanted = {one: lines[one].settings for one in {*keep, name} if one in lines}
+            wanted.setdefault(name, queue_settings(name, {}))
+        refusal: Error = QueueNotFound if keep is None and name not in lines else None
+        if any(one.dead_letter is not None and one.dead_letter not in wanted for one in wanted.values()):
+            refusal = InvalidConfig
+
+        def change() -> None:
+            if keep is None:
+                self.ps.delete_queue(name)
+            else:
+                self.ps.replace_queues(list(wanted.values()))
+
+        if refusal is not None:
+            with pytest.raises(refusal):
+                change()
+            return
+        change()
+        for gone in set(lines) - set(wanted):
+            del lines[gone]
+        for new in set(wanted) - set(lines):
+            self.adopt(new, wanted[new])
+
+    # -- producing ------------------------------------------------------------------------------
+
+    def enqueue(self, name: str, batch: list[NewMessage], fault: bool) -> None:
+        results = self.ask(name, lambda q: q.enqueue_many(batch), fault)
+        for new, result in zip(batch, results or [], strict=results is not None):
+            expected = self.model.enqueue(name, msgspec.structs.replace(new), result.id or "")
+            agree("result", (_kind(result.error), result.id or "", result.duplicate), expected)
+
+    def upsert(self, name: str, batch: list[NewMessage], fault: bool) -> None:
+        ids = [new.id for new in batch if new.id is not None]
+        # An id that comes twice makes two writes: the first would be there after the second has failed.
+        fault = fault and len(ids) == len(set(ids))
+        results = self.ask(name, lambda q: q.upsert(batch), fault)
+        for new, result in zip(batch, results or [], strict=results is not None):
+            expected = self.model.upsert(name, msgspec.structs.replace(new), result.id or "")
+            agree("result", (_kind(result.error), result.id or "", result.duplicate), expected)
+
+    # -- consuming ------------------------------------------------------------------------------
+
+    def busiest(self, count: Callable[[str], int]) -> str:
+        return max(self.model.lines, key=count, default="a")
+
+    def lease(
+        self, name: str | None, wanted: int, lease_s: float | None, consumer: str, fault: bool
+    ) -> None:
+        name = name or self.busiest(lambda one: len(self.model.lines[one].of(State.READY)))
+        self.lease_from(name, wanted, lease_s, consumer, fault)
+
+    def lease_from(self, name: str, wanted: int, lease_s: float | None, consumer: str, fault: bool) -> None:
+        got = self.ask(name, lambda q: q.lease(wanted, lease_s=lease_s, consumer=consumer), fault)
+        if got is None:
+            return
+        self.model.release_leases()
+        self.model.lease(name, wanted, lease_s, got)
+        for delivery in got:
+            agree("delivery", of_delivery(delivery), of_item(self.model.lines[name].items[delivery.id], name))
+            assert (name, delivery.receipt) not in self.receipts
+            self.receipts.append((name, delivery.receipt))
+
+    def hand_in(
+        self,
+        name: str | None,
+        picks: list[int],
+        fault: bool,
+        operation: Callable[[Queue, list[str]], list[Outcome]],
+        expected: Callable[[str, list[str]], list[Error]],
+    ) -> None:
+        known = self.receipts or [("a", GARBAGE[0])]
+        # Those that still hold their message come last, so that they are picked most.
+        known = sorted(known, key=lambda one: self.model.holds(*one))
+        picked = [("", GARBAGE[-n - 1]) if n < 0 else known[-1 - n % len(known)] for n in picks]
+        where = name or picked[0][0] or "a"
+        receipts = [receipt for _, receipt in picked]
+        outcomes = self.ask(where, lambda q: operation(q, receipts), fault)
+        if outcomes is not None:
+            answers = [_kind(one.error) for one in outcomes]
+            agree("outcomes", answers, expected(where, receipts))
+
+    def ack(self, name: str | None, picks: list[int], fault: bool) -> None:
+        self.hand_in(
+            name,
+            picks,
+            fault,
+            lambda q, receipts: q.ack(receipts),
+            lambda where, receipts: [self.model.ack(where, one) for one in receipts],
+        )
+
+    def nack(
+        self, name: str | None, picks: list[int], delay_s: float | None, reason: str, fault: bool
+    ) -> None:
+        self.hand_in(
+            name,
+            picks,
+            fault,
+            lambda q, receipts: q.nack(receipts, delay_s=delay_s, reason=reason),
+            lambda where, receipts: [self.model.nack(where, one, delay_s, reason) for one in receipts],
+        )
+
+    def reject(self, name: str | None, picks: list[int], reason: str, fault: bool) -> None:
+        self.hand_in(
+            name,
+            picks,
+            fault,
+            lambda q, receipts: q.reject(receipts, reason),
+            lambda where, receipts: [self.model.reject(where, one, reason) for one in receipts],
+        )
+
+    def extend(self, name: str | None, picks: list[int], lease_s: float, fault: bool) -> None:
+        self.hand_in(
+            name,
+            picks,
+            fault,
+            lambda q, receipts: q.extend(receipts, lease_s),
+            lambda where, receipts: self.model.extend(where, receipts, lease_s),
+        )
+
+    # -- bulk -----------------------------------------------------------------------------------
+
+    def known_ids(self) -> list[str]:
+        lines = self.model.lines.values()
+        return [*(key for line in lines for key in line.items), *IDS, UNKNOWN_ID, "x"]
+
+    def move(self, name: str | None, to: str, picks: list[int], fault: bool) -> None:
+        known = self.known_ids()
+        ids = [known[n % len(known)] for n in picks]
+        holding = [one for one, line in self.model.lines.items() if ids[0] in line.items]
+        self.move_from(name or next(iter(holding), "a"), to, ids, fault)
+
+    def move_from(self, name: str, to: str, ids: list[str], fault: bool) -> None:
+        if name in self.model.lines and (to == name or to not in self.model.lines):
+            with pytest.raises(InvalidMessage if to == name else QueueNotFound):
+                self.ps.queue(name).move(ids, to)
+            return
+        outcomes = self.ask(name, lambda q: q.move(ids, to), fault)
+        if outcomes is not None:
+            expected = [self.model.move(name, one, to) for one in ids]
+            agree("outcomes", [_kind(one.error) for one in outcomes], expected)
+
+    def redrive(self, name: str | None, to: str | None, limit: int, fault: bool) -> None:
+        self.redrive_from(name or self.busiest(self.model.count_redrivable), to, limit, fault)
+
+    def redrive_from(self, name: str, to: str | None, limit: int, fault: bool) -> None:
+        if name in self.model.lines and to is not None and to not in self.model.lines:
+            with pytest.raises(QueueNotFound):
+                self.ps.queue(name).redrive(limit, to)
+            return
+        count = self.ask(name, lambda q: q.redrive(limit, to), fault)
+        if count is None:
+            return
+        candidates = self.model.redrivable(name, to)
+        agree("redriven", count, min(limit, len(candidates)))
+        went = [event.message_id for event in self.read_events(name) if event.kind == Kind.REDRIVEN]
+        assert len(went) == count
+        for message_id in went:
+            self.model.redrive(name, message_id, candidates[message_id])
+
+    def purge(self, name: str, state: State | None, fault: bool) -> None:
+        count = self.ask(name, lambda q: q.purge(state), fault)
+        if count is not None:
+            agree("purged", count, self.model.purge(name, WAITING if state is None else (state,)))
+
+    # -- time -----------------------------------------------------------------------------------
+
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+        self.model.set_now(self.clock.now_ns())
+
+    def sweep(self, fault: bool) -> None:
+        first_seqs = {name: self.first_seq(name) for name in self.model.lines}
+        if fault and self.failing(self.ps.sweep)[0]:
+            self.forget_turns()
+            return
+        if not fault:
+            self.ps.sweep()
+        self.model.sweep()
+        for name, line in self.model.lines.items():
+            self.read_events(name)
+            floor = line.read_by_all(self.last_seq[name])
+            removed = self.first_seq(name) > first_seqs[name]
+            assert not removed or self.first_seq(name) <= floor + 1, "a required cursor has not read so far"
+            self.held[name] = {key: seq for key, seq in self.held[name].items() if seq > floor}
+
+    def close_and_reopen(self) -> None:
+        self.ps = self.reopen()
+        self.forget_turns()
+
+    # -- cursors --------------------------------------------------------------------------------
+
+    def open_cursor(self, name: str, cursor: str, required: bool) -> None:
+        opened = self.ask(name, lambda q: q.cursor(cursor, required))
+        if opened is not None:
+            cursors = self.model.lines[name].cursors
+            position, was_required = cursors.get(cursor, (self.first_seq(name) - 1, False))
+            cursors[cursor] = (position, was_required or required)
+            agree("cursor", (opened.position, opened.required), cursors[cursor])
+
+    def commit_cursor(self, name: str, cursor: str, back: int) -> None:
+        line = self.model.lines.get(name)
+        if line is None:
+            return
+        seq = self.last_seq[name] - back
+        if cursor not in line.cursors or not self.first_seq(name) - 1 <= seq <= self.last_seq[name]:
+            with pytest.raises(InvalidMessage):
+                self.backend.commit_cursor(name, cursor, seq)
+            return
+        self.backend.commit_cursor(name, cursor, seq)
+        line.cursors[cursor] = (seq, line.cursors[cursor][1])
+
+    def read_cursor(self, name: str, cursor: str, limit: int) -> None:
+        line = self.model.lines.get(name)
+        if line is None or cursor not in line.cursors:
+            return
+        position, _ = line.cursors[cursor]
+        if position < self.first_seq(name) - 1:
+            with pytest.raises(HistoryTruncated):
+                self.backend.read_cursor(name, cursor, limit)
+            return
+        got = self.backend.read_cursor(name, cursor, limit)
+        self.read_events(name)
+        if not self.events[name] or self.events[name][0].seq <= position + 1:
+            agree("read", got, [event for event in self.events[name] if event.seq > position][:limit])
+
+    def drop_cursor(self, name: str, cursor: str) -> None:
+        if name in self.model.lines:
+            self.backend.drop_cursor(name, cursor)
+            self.model.lines[name].cursors.pop(cursor, None)
+
+    def first_seq(self, name: str) -> int:
+        with self.backend.engine.lock:
+            return self.backend.engine.queue(name).counters.base_seq + 1
+
+    # -- the journal ----------------------------------------------------------------------------
+
+    def read_events(self, name: str) -> list[Event]:
+        """New events, read without what every other look does first: letting time act."""
+        store, after = self.backend.engine, self.last_seq[name]
+        with store.lock:
+            q = store.queue(name)
+            new = history.events(store, q, after, 1_000_000)
+            last_seq, first_seq = q.counters.next_seq - 1, q.counters.base_seq + 1
+        # A sweep may remove events that it has just made: nobody can have read them.
+        lost = first_seq > after + 1
+        self.events[name] = new if lost else self.events[name] + new
+        expected = list(range(max(after + 1, first_seq), last_seq + 1))
+        agree(f"seqs of {name}", [event.seq for event in new], expected)
+        self.last_seq[name] = last_seq
+        for event in new:
+            state = fold([event], from_start=False).states[event.message_id]
+            if state is not None:
+                self.held[name].pop(event.message_id, None)
+            elif any(required for _, required in self.model.lines[name].cursors.values()):
+                self.held[name][event.message_id] = event.seq
+        return new
+
+    # -- looking --------------------------------------------------------------------------------
+
+    def look_around(self, name: str, n: int, limit: int, state: State) -> None:
+        line = self.model.lines.get(name)
+        if line is None:
+            return
+        q, known = self.ps.queue(name), self.known_ids()
+        message_id = known[n % len(known)]
+        if message_id in line.items:
+            agree("message", of_message(q.get(message_id)), of_item(line.items[message_id], name))
+        else:
+            with pytest.raises(InvalidMessage if message_id == "x" else MessageNotFound):
+                q.get(message_id)
+        listed = [message.id for message in q.iter("ready")]
+        agree("peek", [one.id for one in q.peek(limit, n % 4)], listed[n % 4 :][:limit])
+        self.list_pages(q, line, state, limit)
+
+    def list_pages(self, q: Queue, line: Line, state: State, limit: int) -> None:
+        """Small pages of one key are what the whole list has of that key."""
+        listed = [message.id for message in q.iter(state)]
+        found: list[str] = []
+        after: str | None = None
+        while True:
+            page = q.list(state, fairness_key="k", after=after, limit=limit)
+            found += [message.id for message in page.items]
+            if (after := page.next) is None:
+                break
+        agree("listed", found, [one for one in listed if line.items[one].new.fairness_key == "k"])
+
+    def look(self) -> None:
+        """The open store itself, its memory included, against the model; and its journal."""
+        self.compare(self.backend)
+        for name, line in self.model.lines.items():
+            self.read_events(name)
+            self.compare_journal(name, line)
+        agree("check", self.ps.check().problems, [])
+        due = [(one.at_ns, one.what, one.queue, one.message_id or "") for one in self.ps.due(limit=10_000)]
+        agree("due", sorted(due), sorted(self.model.due()))
+        agree("order of due", [one[0] for one in due], sorted(one[0] for one in due))
+
+    def compare_journal(self, name: str, line: Line) -> None:
+        stats, last_seq, events = self.ps.queue(name).stats(), self.last_seq[name], self.events[name]
+        agree("last seq", stats.last_seq, last_seq)
+        agree("held bodies", stats.held_bodies, len(self.held[name]))
+        agree("unread by required", stats.unread_by_required, last_seq - line.read_by_all(last_seq))
+        if events and events[0].seq > 1:
+            return
+        recorded = sorted((event.kind, event.message_id) for event in events)
+        agree(f"events of {name}", recorded, sorted(line.log))
+        folded = {key: _waiting_as_one(state) for key, state in fold(events).states.items()}
+        states = {key: _waiting_as_one(item.state) for key, item in line.items.items()}
+        agree(f"journal of {name}", {key: state for key, state in folded.items() if state}, states)
+
+    def compare(self, backend: QueueBackend) -> None:
+        """Every queue's messages and numbers."""
+        agree("queues", backend.queues(), [line.settings for _, line in sorted(self.model.lines.items())])
+        for name, line in self.model.lines.items():
+            q = Queue(backend, name)
+            compare_messages(name, line, {state: list(q.iter(state)) for state in STORED_STATES})
+            self.compare_stats(q, line)
+
+    def compare_stats(self, q: Queue, line: Line) -> None:
+        stats, waiting = q.stats(), line.of(State.READY)
+        counts = {state: getattr(stats, state) for state in STORED_STATES}
+        agree("counts", counts, {state: len(line.of(state)) for state in STORED_STATES})
+        agree("length", q.length(), len(line.of(State.DELAYED, State.READY, State.LEASED)))
+        totals = (stats.enqueued_total, stats.acked_total, stats.failed_total)
+        agree("totals", totals, (line.enqueued, line.acked, line.failed))
+        agree("nothing is ready", stats.oldest_ready_age_s is None, not waiting)
+        if stats.oldest_ready_age_s is not None and not line.settings.fifo:
+            oldest_ns = self.clock.now_ns() - min(item.visible_ns for item in waiting)
+            assert abs(stats.oldest_ready_age_s * 1e9 - oldest_ns) < DRIFT_NS, "age of the oldest"
+
+
+def _kind(error: PenstockError | None) -> Error:
+    return None if error is None else type(error)
+
+
+def _waiting_as_one(state: State | None) -> State | None:
+    return State.READY if state == State.DELAYED else state
+
+
+class MemorySimulation(Simulation):
+    """On the store in memory, which fails when told to."""
+
+    def open(self) -> Penstock:
+        self.faults = Faults(recovers=True)
+        self.store = MemoryStore(SPACES, self.faults)
+        return self.opened()
+
+    def opened(self) -> Penstock:
+        with mock.patch.object(opening, "MemoryStore", return_value=self.store):
+            return penstock.open("memory:", clock=self.clock, rng=self.next_rng())
+
+    def reopen(self) -> Penstock:
+        self.ps.close()
+        self.faults = Faults(recovers=True)
+        self.store = self.store.reopen(self.faults)
+        return self.opened()
+
+    def failing(self, operation: Callable[[], T]) -> tuple[bool, T | None]:
+        before = self.content()
+        self.faults.fail_write_at = self.faults.writes + 1
+        try:
+            return False, operation()
+        except StorageFull:
+            agree("the store after a failed write", self.content(), before)
+            return True, None
+        finally:
+            self.faults.fail_write_at = None
+
+    def content(self) -> dict[str, list[tuple[bytes, bytes]]]:
+        return {name: list(self.store.scan(self.store.space(name), b"", None)) for name in SPACES}
+
+    def compare_after(self, operation: Operation) -> None:
+        """With a copy, opened anew."""
+        copy = EmbeddedBackend(
+            self.store.reopen(), engine_name="memory", clock=self.clock, rng=random.Random(0)
+        )
+        agree("check", copy.check().problems, [])
+        self.compare(copy)
+        agree("check after looking", copy.check().problems, [])
+        copy.close()
+
+
+class RocksSimulation(Simulation):
+    """On a folder, closed and opened again now and then."""
+
+    def open(self) -> Penstock:
+        self.folder = tempfile.TemporaryDirectory(prefix="penstock-simulation-")
+        return self.opened()
+
+    def opened(self) -> Penstock:
+        url = f"rocksdb:{self.folder.name}/store?durability=os"
+        return penstock.open(url, clock=self.clock, rng=self.next_rng())
+
+    def reopen(self) -> Penstock:
+        self.ps.close()
+        return self.opened()
+
+    def compare_after(self, operation: Operation) -> None:
+        # After time has passed, looking would do what the next operation has to do by itself.
+        if operation.what != "advance":
+            self.compare(self.backend)
+            agree("check", self.ps.check().problems, [])
+
+    def close(self) -> None:
+        super().close()
+        self.folder.cleanup()
