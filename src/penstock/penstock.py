@@ -98,7 +98,7 @@ class Penstock:
         wanted = queue_settings(name, settings)
         target = self._backend(backend)
         for other in self._backends.values():
-            if other is not target and _has(other, name):
+            if other is not target and other.queue(name) is not None:
                 raise QueueAlreadyExists(name)
         target.create_queue(wanted)
         return Queue(target, name)
@@ -106,7 +106,9 @@ class Penstock:
     def update_queue(self, name: str, **settings: Any) -> None:
         """Change some settings of a queue; the others stay."""
         backend = self._home(name)
-        old = next(found for found in backend.queues() if found.name == name)
+        old = backend.queue(name)
+        if old is None:
+            raise QueueNotFound(name)
         values = {field: getattr(old, field) for field in QueueSettings.__struct_fields__[1:]}
         backend.update_queue(queue_settings(name, {**values, **settings}))
 
@@ -120,7 +122,7 @@ class Penstock:
         for name, backend in self._backends.items():
             if name != DEFAULT:
                 for settings in wanted:
-                    if _has(backend, settings.name):
+                    if backend.queue(settings.name) is not None:
                         raise QueueAlreadyExists(settings.name)
         self._default.replace_queues(wanted)
 
@@ -206,7 +208,7 @@ class Penstock:
 
     def _home(self, name: str) -> QueueBackend:
         for backend in self._backends.values():
-            if _has(backend, name):
+            if backend.queue(name) is not None:
                 return backend
         raise QueueNotFound(name)
 
@@ -239,10 +241,6 @@ def _due_position(after: str | None) -> tuple[str, int, str | None]:
     if not at_ns.isdecimal():
         raise InvalidMessage(f"after {after!r:.60} is not the position of a due item")
     return name[2:], int(at_ns), position
-
-
-def _has(backend: QueueBackend, name: str) -> bool:
-    return any(settings.name == name for settings in backend.queues())
 
 
 def _settings(queue: QueueSettings | dict[str, Any] | str) -> QueueSettings:

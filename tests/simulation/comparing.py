@@ -84,7 +84,8 @@ def compare_messages(name: str, line: Line, listed: dict[State, list[Message]]) 
     # Ready ones are listed by priority, then key by key, each in its order.
     ready = [line.items[one.id] for one in listed[State.READY]]
     lanes = [line.lane(item) for item in ready]
-    agree("order of priorities", [lane[0] for lane in lanes], sorted((lane[0] for lane in lanes), reverse=True))
+    priorities = [lane[0] for lane in lanes]
+    agree("order of priorities", priorities, sorted(priorities, reverse=True))
     turns = sum(lane != before for lane, before in zip(lanes, [None, *lanes], strict=False))
     agree("runs of one key", turns, len(set(lanes)))
     for i, item in enumerate(ready):

@@ -7,9 +7,6 @@ chose and adopts it.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
-
 from penstock import (
     Delivery,
     InvalidMessage,
@@ -18,80 +15,13 @@ from penstock import (
     MessageNotFound,
     NewMessage,
     PenstockError,
-    QueueSettings,
     StaleReceipt,
     State,
 )
 from penstock.clock import to_ns
+from tests.simulation.line import WAITING, Item, Line
 
 Error = type[PenstockError] | None
-
-WAITING = (State.DELAYED, State.READY)
-#: A lower priority is served out of turn at most once in so many deliveries, and at least once in 20.
-TURN_AT_MOST, TURN_AT_LEAST = 10, 20
-
-
-@dataclass
-class Item:
-    """One message. `place` orders those that became visible at the same time; None: it does not say."""
-
-    id: str
-    new: NewMessage
-    enqueued_ns: int
-    visible_ns: int
-    place: int | None
-    expires_ns: int | None = None
-    state: State = State.READY
-    attempts: int = 0
-    receipt: str = ""
-    consumer: str = ""
-    leased_ns: int = 0
-    until_ns: int | None = None
-    reason: str = ""
-    origin: str = ""
-    buried_attempts: int = 0
-
-
-@dataclass
-class Line:
-    """One queue."""
-
-    settings: QueueSettings
-    items: dict[str, Item] = field(default_factory=dict)
-    dedup: dict[str, tuple[int, str]] = field(default_factory=dict)
-    cursors: dict[str, tuple[int, bool]] = field(default_factory=dict)
-    log: list[tuple[Kind, str]] = field(default_factory=list)
-    enqueued: int = 0
-    acked: int = 0
-    failed: int = 0
-    unserved: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    out_of_turn: dict[int, int] = field(default_factory=dict)
-
-    def of(self, *states: State) -> list[Item]:
-        return [item for item in self.items.values() if item.state in states]
-
-    def read_by_all(self, last_seq: int) -> int:
-        """The last seq that every required cursor has read."""
-        return min((position for position, required in self.cursors.values() if required), default=last_seq)
-
-    def lane(self, item: Item) -> tuple[int, str]:
-        return (0 if self.settings.fifo else item.new.priority, item.new.fairness_key)
-
-    def must_precede(self, a: Item, b: Item) -> bool:
-        """Whether the semantics say that `a` comes before `b`, both ready in one lane."""
-        if not self.settings.fifo and a.visible_ns != b.visible_ns:
-            return a.visible_ns < b.visible_ns
-        return a.place is not None and b.place is not None and a.place < b.place
-
-    def deliverable(self) -> list[Item]:
-        ready = self.of(State.READY)
-        in_flight = {self.lane(item) for item in self.of(State.LEASED, State.DELAYED)}
-        return [
-            item
-            for item in ready
-            if not (self.settings.fifo and self.lane(item) in in_flight)
-            and not any(self.lane(o) == self.lane(item) and self.must_precede(o, item) for o in ready)
-        ]
 
 
 class Model:
@@ -136,7 +66,7 @@ class Model:
     def enqueue(self, name: str, new: NewMessage, fresh_id: str) -> tuple[Error, str, bool]:
         """(error, id, duplicate); `fresh_id` is what the system called it, if it is new."""
         line = self.lines[name]
-        if refused(line, new):
+        if line.refuses(new):
             return InvalidMessage, "", False
         if new.id in line.items:
             return None, new.id, True
@@ -155,7 +85,7 @@ class Model:
 
     def upsert(self, name: str, new: NewMessage, fresh_id: str) -> tuple[Error, str, bool]:
         line = self.lines[name]
-        if new.dedup_id is not None or refused(line, new):
+        if new.dedup_id is not None or line.refuses(new):
             return InvalidMessage, "", False
         if new.id not in line.items:
             return self.enqueue(name, new, fresh_id)
@@ -184,25 +114,13 @@ class Model:
             choices = line.deliverable()
             item = next((item for item in choices if item.id == delivery.id), None)
             assert item is not None, f"{delivery.id} was not deliverable; these were: {choices}"
-            self._check_turn(line, item, {choice.new.priority for choice in choices})
+            line.check_turn(item, {choice.new.priority for choice in choices})
             item.state, item.receipt, item.consumer = State.LEASED, delivery.receipt, delivery.consumer
             item.leased_ns, item.until_ns = self.now_ns, self.now_ns + length_ns
             item.attempts += 1
             line.log.append((Kind.LEASED, item.id))
         if len(got) < wanted:
             assert not line.deliverable(), f"not handed out: {line.deliverable()}"
-
-    def _check_turn(self, line: Line, item: Item, levels: set[int]) -> None:
-        if line.settings.fifo:
-            return
-        mine = item.new.priority
-        for level in range(10):
-            line.unserved[level] = 0 if level == mine or level not in levels else line.unserved[level] + 1
-            line.out_of_turn[level] = line.out_of_turn.get(level, TURN_AT_MOST) + 1
-            assert line.unserved[level] < TURN_AT_LEAST, f"priority {level} starves"
-        if mine < max(levels):
-            assert line.out_of_turn[mine] > TURN_AT_MOST, f"priority {mine} is served before {max(levels)}"
-            line.out_of_turn[mine] = 0
 
     def _held(self, name: str, receipt: str) -> Item | None:
         for item in self.lines[name].of(State.LEASED):
@@ -229,7 +147,7 @@ class Model:
         line, item = self.lines[name], self._held(name, receipt)
         if item is None:
             return StaleReceipt
-        delay_s = retry_delay_s(line.settings, item.attempts) if delay_s is None else delay_s
+        delay_s = line.retry_delay_s(item.attempts) if delay_s is None else delay_s
         dies = item.attempts >= line.settings.max_attempts
         self._fail(line, item, None if dies else self.now_ns + to_ns(delay_s), Kind.NACKED, reason)
         return None
@@ -301,10 +219,9 @@ class Model:
         line, out = self.lines[name], {}
         for item in line.of(State.DEAD, State.READY):
             to = target or item.origin or name
-            here = to == name
-            if (item.state == State.DEAD or (item.origin and not here)) and to in self.lines:
-                if here or item.id not in self.lines[to].items:
-                    out[item.id] = to
+            free = to == name or (to in self.lines and item.id not in self.lines[to].items)
+            if free and (item.state == State.DEAD or (item.origin and to != name)):
+                out[item.id] = to
         return out
 
     def count_redrivable(self, name: str) -> int:
@@ -364,18 +281,3 @@ class Model:
         if item.state != State.DELAYED:
             item.state, item.visible_ns, item.place = State.READY, self.now_ns, self._next_place()
         self._add(line, item)
-
-
-def refused(line: Line, new: NewMessage) -> bool:
-    ill = not 0 <= new.priority <= 9 or new.weight < 1 or "\0" in new.fairness_key
-    ill_id = new.id is not None and len(new.id) != 36
-    return ill or ill_id or (line.settings.fifo and (new.delay_s > 0 or new.priority != 4))
-
-
-def retry_delay_s(settings: QueueSettings, attempts: int) -> float:
-    retry = settings.retry
-    if retry.policy == "list":
-        return retry.delays_s[min(attempts, len(retry.delays_s)) - 1]
-    if retry.policy == "fixed":
-        return retry.delay_s
-    return min(retry.delay_s * 2.0 ** (attempts - 1), retry.max_delay_s)

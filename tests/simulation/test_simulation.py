@@ -81,7 +81,9 @@ def failure_of(simulated: type[Simulation], history: list[Operation]) -> str:
     return ""
 
 
-def without_the_needless(simulated: type[Simulation], history: list[Operation], failure: str) -> list[Operation]:
+def without_the_needless(
+    simulated: type[Simulation], history: list[Operation], failure: str
+) -> list[Operation]:
     """A shorter history that fails in the same way: runs of operations are left out while it does."""
     way = failure.split(": the system")[0]
     size = len(history) // 2

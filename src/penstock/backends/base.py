@@ -111,6 +111,10 @@ class QueueBackend(Protocol):
         """By name."""
         ...
 
+    def queue(self, name: str) -> QueueSettings | None:
+        """One queue's settings, or None; the cost does not grow with the number of queues."""
+        ...
+
     # -- messages
 
     def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:

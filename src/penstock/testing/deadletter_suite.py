@@ -150,7 +150,10 @@ class DeadLetterSuite(BackendCase):
         dead.enqueue(b"ordinary")
         bury(work, b"died")
         assert dead.redrive() == 1
-        assert (drain(dead), drain(work)) == ([b"ordinary"], [b"died"])
+        assert drain(work) == [b"died"]
+        bury(work, b"died too")
+        assert dead.redrive(target="work") == 1
+        assert (drain(dead), drain(work)) == ([b"ordinary"], [b"died too"])
 
     def test_redrive_finds_dead_letters_behind_many_ordinary_messages(self, work: Queue, dead: Queue) -> None:
         dead.enqueue_many([NewMessage()] * 1100)

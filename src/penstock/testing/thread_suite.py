@@ -15,7 +15,7 @@ from penstock import (
 )
 from penstock.testing.background import LIMIT_S, Background, together, wait_until
 from penstock.testing.folding import read_events
-from penstock.testing.harness import BackendCase, receipts, requires, sweep_all, take
+from penstock.testing.harness import BackendCase, ids, receipts, requires, sweep_all, take
 
 PRODUCERS, CONSUMERS, EACH = 3, 3, 200
 
@@ -120,6 +120,14 @@ class ThreadSuite(BackendCase):
         writer.result()
         assert all(thread.result() >= 0 for thread in threads)
         assert q.length() + other.length() + q.stats().acked_total == 120
+
+    def test_a_purge_takes_what_was_there_when_it_was_called(self, q: Queue) -> None:
+        q.enqueue_many([NewMessage()] * 4000)
+        purging = Background(q.purge)
+        wait_until(lambda: q.length() < 4000)
+        late = ids(q.enqueue_many([NewMessage()] * 10))
+        assert purging.result() == 4000
+        assert ids(q.iter()) == late
 
     def test_bulk_operations_beside_producers_count_exactly_what_they_took(
         self, ps: Penstock, q: Queue

@@ -146,6 +146,9 @@ class EmbeddedBackend:
     def queues(self) -> list[QueueSettings]:
         return self._admin.settings()
 
+    def queue(self, name: str) -> QueueSettings | None:
+        return self._admin.get(name)
+
     # -- messages -------------------------------------------------------------------------------
 
     def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
