@@ -57,6 +57,13 @@ class Event(msgspec.Struct, frozen=True, gc=False):
         h = self.raw_id.hex()
         return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 
+    def __repr__(self) -> str:
+        return (
+            f"Event(seq={self.seq}, kind={str(self.kind)!r}, message_id={self.message_id!r}, "
+            f"at_ns={self.at_ns}, attempt={self.attempt}, due_ns={self.due_ns}, "
+            f"consumer={self.consumer!r}, reason={self.reason!r}, extra={self.extra!r})"
+        )
+
 
 class Entry(msgspec.Struct, gc=False):
     """A user's own journal entry. `id`, `world`, `seq` and `at_ns` are set by the journal."""

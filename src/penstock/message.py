@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import uuid
 
 import msgspec
 
@@ -84,6 +85,8 @@ def state_after(event: Event) -> State | None:
             return None if event.extra else State.DEAD
         case Kind.REDRIVEN:
             return None if event.extra else State.READY
+        case Kind.REPAIRED:
+            return State(event.extra) if event.extra else None
         case _:
             return None
 
@@ -129,6 +132,9 @@ class Message(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     def id(self) -> str:
         return format_id(self.raw_id)
 
+    def __repr__(self) -> str:
+        return _shown(self, f"state={str(self.state)!r}")
+
 
 class Delivery(msgspec.Struct, frozen=True, gc=False):
     """A message handed to a consumer under its own lease."""
@@ -158,6 +164,9 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     def receipt(self) -> str:
         """The fencing token: proves to `ack` and its kin which lease is meant."""
         return (self.raw_id + self.token.to_bytes(12, "big")).hex()
+
+    def __repr__(self) -> str:
+        return _shown(self, f"receipt={self.receipt!r}")
 
 
 class EnqueueResult(msgspec.Struct, frozen=True):
@@ -203,13 +212,24 @@ class DueItem(msgspec.Struct, frozen=True):
     position: str
 
 
+def _shown(message: Message | Delivery, what: str) -> str:
+    """For people and logs: nothing of payload or header values."""
+    return (
+        f"{type(message).__name__}(id={message.id!r}, queue={message.queue!r}, {what}, "
+        f"attempts={message.attempts}, fairness_key={message.fairness_key!r}, priority={message.priority}, "
+        f"payload=<{len(message.payload)} bytes>, headers=<{len(message.headers)}>)"
+    )
+
+
 def format_id(raw: bytes) -> str:
     h = raw.hex()
     return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 
 
-def parse_id(text: str) -> bytes:
-    """The 16 bytes of a canonical UUID string."""
+def parse_id(text: str | uuid.UUID) -> bytes:
+    """The 16 bytes of a canonical UUID string; a `uuid.UUID` is taken too."""
+    if isinstance(text, uuid.UUID):
+        return text.bytes
     if isinstance(text, str) and len(text) == 36:
         try:
             raw = bytes.fromhex(text.replace("-", ""))
@@ -218,8 +238,8 @@ def parse_id(text: str) -> bytes:
         if len(raw) == 16 and format_id(raw) == text:
             return raw
     raise InvalidMessage(
-        f"id {text!r:.80} is not a UUID in its usual lower-case form; "
-        "for a key of your own use dedup_id, or derive an id with uuid.uuid5"
+        f"id {text!r:.80} is not a UUID in its usual lower-case form; to enqueue under a key of your own, "
+        "use dedup_id, or an id from uuid.uuid5"
     )
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import heapq
 import os
 import random
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
@@ -13,7 +15,7 @@ import msgspec
 
 from penstock import config as configuration
 from penstock.backends.base import BackendInfo, CheckReport, QueueBackend
-from penstock.backends.registry import open_backend
+from penstock.backends.registry import factory_of, open_backend
 from penstock.clock import Clock
 from penstock.config import Config
 from penstock.errors import InvalidConfig, InvalidMessage, QueueAlreadyExists, QueueNotFound, Unsupported
@@ -64,9 +66,14 @@ class Penstock:
 
     def __init__(self, config: Config, clock: Clock | None, rng: random.Random | None) -> None:
         self._config = config
+        self._updating = threading.Lock()
         self._backends: dict[str, QueueBackend] = {}
         try:
-            for name, settings in {DEFAULT: config.default, **config.backends}.items():
+            wanted = {DEFAULT: config.default, **config.backends}
+            for name, settings in wanted.items():
+                with _naming(config.source, "storage" if name == DEFAULT else f"backends.{name}"):
+                    factory_of(settings)  # All are known before the first is opened.
+            for name, settings in wanted.items():
                 self._backends[name] = open_backend(settings, clock, rng)
             self._declare_queues()
         except BaseException:
@@ -89,7 +96,8 @@ class Penstock:
                     )
             declared = {q: c.settings for q, c in self._config.queues.items() if c.backend == name}
             if any(existing.get(queue) != settings for queue, settings in declared.items()):
-                backend.replace_queues([*({**existing, **declared}).values()])
+                with _naming(self._config.source, "queues"):
+                    backend.replace_queues([*({**existing, **declared}).values()])
 
     # -- queues
 
@@ -105,12 +113,13 @@ class Penstock:
 
     def update_queue(self, name: str, **settings: Any) -> None:
         """Change some settings of a queue; the others stay."""
-        backend = self._home(name)
-        old = backend.queue(name)
-        if old is None:
-            raise QueueNotFound(name)
-        values = {field: getattr(old, field) for field in QueueSettings.__struct_fields__[1:]}
-        backend.update_queue(queue_settings(name, {**values, **settings}))
+        with self._updating:
+            backend = self._home(name)
+            old = backend.queue(name)
+            if old is None:
+                raise QueueNotFound(name)
+            values = {field: getattr(old, field) for field in QueueSettings.__struct_fields__[1:]}
+            backend.update_queue(queue_settings(name, {**values, **settings}))
 
     def delete_queue(self, name: str) -> None:
         """Remove a queue and everything in it."""
@@ -118,6 +127,8 @@ class Penstock:
 
     def replace_queues(self, queues: Sequence[QueueSettings | dict[str, Any] | str]) -> None:
         """Make these the queues of the default backend, all at once: others are deleted."""
+        if isinstance(queues, str) or not isinstance(queues, Sequence):
+            raise InvalidConfig(f"replace_queues takes a list of queues, not {type(queues).__name__}")
         wanted = [_settings(queue) for queue in queues]
         for name, backend in self._backends.items():
             if name != DEFAULT:
@@ -188,8 +199,9 @@ class Penstock:
         return sum(backend.sweep(budget) for backend in self._backends.values())
 
     def close(self) -> None:
-        for backend in self._backends.values():
-            backend.close()
+        with ExitStack() as closing:  # Each of them, though another's closing fails.
+            for backend in self._backends.values():
+                closing.callback(backend.close)
 
     def __enter__(self) -> Penstock:
         return self
@@ -211,6 +223,15 @@ class Penstock:
             if backend.queue(name) is not None:
                 return backend
         raise QueueNotFound(name)
+
+
+@contextmanager
+def _naming(source: str, key: str) -> Iterator[None]:
+    """An error of configuration says where the setting stands."""
+    try:
+        yield
+    except InvalidConfig as error:
+        raise InvalidConfig(f"{source}: {key}: {error}") from None
 
 
 class Throttles:

@@ -114,5 +114,7 @@ def _check_retry(name: str, retry: Retry) -> None:
         raise InvalidConfig(
             f"queue {name!r}: retry delays must be 0 to {MAX_DURATION_S:.0f} seconds, not {delays}"
         )
-    if (retry.policy == "list") != bool(retry.delays_s):
-        raise InvalidConfig(f"queue {name!r}: retry.delays_s goes with policy 'list', and with no other")
+    if retry.policy == "list" and not retry.delays_s:
+        raise InvalidConfig(f"queue {name!r}: retry policy 'list' needs delays_s, a list of seconds")
+    if retry.policy != "list" and retry.delays_s:
+        raise InvalidConfig(f"queue {name!r}: retry.delays_s goes with policy 'list' only")

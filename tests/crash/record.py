@@ -101,7 +101,9 @@ class ListLog:
 
 
 def read_log(path: Path) -> Iterator[Record]:
-    """The records of a file. A torn last line was never written, as far as the oracle is concerned."""
+    """The records of a file, if the child lived to make it. A torn last line was never written."""
+    if not path.exists():
+        return
     for line in path.read_bytes().split(b"\n")[:-1]:
         yield _decode(line)
 

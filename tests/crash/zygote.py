@@ -7,6 +7,7 @@ Orders come in on stdin, one JSON line each; answers go to stdout: `started PID`
 from __future__ import annotations
 
 import os
+import pickle  # noqa: F401  # the driver imports it when it opens; a child may not be allowed to by then
 import sys
 
 import msgspec

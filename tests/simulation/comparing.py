@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock import Delivery, Message, State
-from tests.simulation.model import WAITING, Item, Line
+from tests.simulation.line import WAITING, Item, Line
 
 #: Places in line may run ahead of the time, by less than this.
 DRIFT_NS = 1_000_000

@@ -1,15 +1,9 @@
-"""A whole system beside its model: each operation is done to both, and then they are compared.
-
-There are two systems. In memory, every step is compared on a copy of the store that is opened anew,
-so that looking changes nothing and what is stored is proved along with what memory holds; writes fail on
-request. On RocksDB, the open store itself is looked at.
-"""
+"""A whole system beside its model: each operation is done to both, and then they are compared."""
 
 from __future__ import annotations
 
 import contextlib
 import random
-import tempfile
 from collections.abc import Callable
 from typing import Any, TypeVar
 from unittest import mock
@@ -17,15 +11,12 @@ from unittest import mock
 import msgspec
 import pytest
 
-import penstock
 from penstock import (
-    Event,
     HistoryTruncated,
     InvalidConfig,
     InvalidMessage,
     Kind,
     ManualClock,
-    MessageNotFound,
     NewMessage,
     Outcome,
     Penstock,
@@ -35,26 +26,18 @@ from penstock import (
     QueueNotFound,
     QueueSettings,
     State,
-    StorageFull,
 )
-from penstock.backends.base import QueueBackend
-from penstock.backends.embedded import bulk, engine, history, opening, ready
-from penstock.backends.embedded.backend import EmbeddedBackend
-from penstock.backends.embedded.keys import SPACES
-from penstock.kv.memory import Faults, MemoryStore
-from penstock.message import STORED_STATES
+from penstock.backends.embedded import bulk, engine, ready
 from penstock.settings import queue_settings
-from penstock.testing.folding import fold
 from tests.simulation.comparing import (
-    DRIFT_NS,
     agree,
-    compare_messages,
     of_delivery,
     of_item,
-    of_message,
 )
-from tests.simulation.model import WAITING, Error, Line, Model
-from tests.simulation.operations import GARBAGE, IDS, UNKNOWN_ID, Operation
+from tests.simulation.line import WAITING, Line
+from tests.simulation.looking import Looking
+from tests.simulation.model import Error, Model
+from tests.simulation.operations import GARBAGE, Operation
 
 T = TypeVar("T")
 Settings = dict[str, Any]
@@ -70,7 +53,7 @@ SMALL_READY: dict[str, Any] = {
 }
 
 
-class Simulation:
+class Simulation(Looking):
     """Every public method is an operation."""
 
     def __init__(self) -> None:
@@ -82,10 +65,7 @@ class Simulation:
         self.model = Model(self.clock.now_ns())
         #: (queue, receipt) of every delivery ever made.
         self.receipts: list[tuple[str, str]] = []
-        #: By queue: events read, the last seq of them, and the bodies that outlive their message.
-        self.events: dict[str, list[Event]] = {}
-        self.last_seq: dict[str, int] = {}
-        self.held: dict[str, dict[str, int]] = {}
+        self.events, self.last_seq, self.held = {}, {}, {}
         self.openings = 0
         self.ps = self.open()
 
@@ -125,12 +105,6 @@ class Simulation:
     def next_rng(self) -> random.Random:
         self.openings += 1
         return random.Random(self.openings)
-
-    @property
-    def backend(self) -> EmbeddedBackend:
-        backend = self.ps._default
-        assert isinstance(backend, EmbeddedBackend)
-        return backend
 
     def ask(self, name: str, operation: Callable[[Queue], T], fault: bool = False) -> T | None:
         """The queue's answer; None if there was no such queue, or the write was made to fail."""
@@ -240,9 +214,7 @@ class Simulation:
     def busiest(self, count: Callable[[str], int]) -> str:
         return max(self.model.lines, key=count, default="a")
 
-    def lease(
-        self, name: str | None, wanted: int, lease_s: float | None, consumer: str, fault: bool
-    ) -> None:
+    def lease(self, name: str | None, wanted: int, lease_s: float | None, consumer: str, fault: bool) -> None:
         name = name or self.busiest(lambda one: len(self.model.lines[one].of(State.READY)))
         self.lease_from(name, wanted, lease_s, consumer, fault)
 
@@ -315,10 +287,6 @@ class Simulation:
         )
 
     # -- bulk -----------------------------------------------------------------------------------
-
-    def known_ids(self) -> list[str]:
-        lines = self.model.lines.values()
-        return [*(key for line in lines for key in line.items), *IDS, UNKNOWN_ID, "x"]
 
     def move(self, name: str | None, to: str, picks: list[int], fault: bool) -> None:
         known = self.known_ids()
@@ -425,14 +393,6 @@ class Simulation:
             self.backend.drop_cursor(name, cursor)
             self.model.lines[name].cursors.pop(cursor, None)
 
-    def first_seq(self, name: str) -> int:
-        with self.backend.engine.lock:
-            return self.backend.engine.queue(name).counters.base_seq + 1
-
 
 def _kind(error: PenstockError | None) -> Error:
     return None if error is None else type(error)
-
-
-def _waiting_as_one(state: State | None) -> State | None:
-    return State.READY if state == State.DELAYED else state

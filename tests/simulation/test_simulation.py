@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from tests.simulation.operations import Operation, draw_operation
-from tests.simulation.system import MemorySimulation, RocksSimulation, Simulation
+from tests.simulation.stores import MemorySimulation, RocksSimulation
+from tests.simulation.system import Simulation
 
 EVERY_TIME = settings(
     deadline=None,

@@ -41,15 +41,19 @@ def factory(name: str) -> Factory:
     raise InvalidConfig(f"backend {name!r} is not known; known: {', '.join(known())}")
 
 
+def factory_of(settings: StorageSettings | BackendSettings) -> Factory:
+    """The factory of what the settings name: an engine, or a URL's scheme."""
+    if isinstance(settings, StorageSettings):
+        return factory(settings.engine)
+    scheme, colon, _ = settings.url.partition(":")
+    if not colon:
+        shown = masked_url(settings.url)
+        raise InvalidConfig(f"backend url {shown!r} has no scheme; known: {', '.join(known())}")
+    return factory(scheme)
+
+
 def open_backend(
     settings: StorageSettings | BackendSettings, clock: Clock | None, rng: random.Random | None
 ) -> QueueBackend:
     """Open what the settings name. A third-party factory gets its `BackendSettings`."""
-    if isinstance(settings, StorageSettings):
-        return factory(settings.engine)(settings, clock, rng)
-    scheme, colon, _ = settings.url.partition(":")
-    if not colon:
-        raise InvalidConfig(
-            f"backend url {masked_url(settings.url)!r} has no scheme; known: {', '.join(known())}"
-        )
-    return factory(scheme)(settings, clock, rng)
+    return factory_of(settings)(settings, clock, rng)

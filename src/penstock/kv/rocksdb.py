@@ -16,6 +16,7 @@ Facts about the driver that shape this file (rocksdict 0.3.29; tests fail where 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection, Iterator, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -82,11 +83,9 @@ def translated(error: Exception, path: str) -> Exception:
     if type(error) is not Exception and not isinstance(error, OSError):
         return error  # not a storage failure: a wrong argument, say
     if "lock hold by current process" in text:
-        return StoreLocked(
-            f"this process still has {path} open: close the store, and drop its spaces and scans ({text})"
-        )
+        return StoreLocked(f"this process has {path} open already: use that one, or close it first ({text})")
     if "/LOCK" in text:
-        return StoreLocked(f"another process owns the store in {path}: attach to it, or stop it ({text})")
+        return StoreLocked(f"another process owns the store in {path}: stop it first ({text})")
     if "No space left" in text or "File too large" in text or "Disk quota exceeded" in text:
         return StorageFull(f"no room to write in {path}: free some space, then open the store again ({text})")
     if text.startswith("Corruption") or "checksum" in text:
@@ -147,6 +146,19 @@ def _tables(path: str) -> str:
     return next((name for name in names if name.endswith((".sst", ".blob"))), "")
 
 
+_OWN_FILES = re.compile(
+    r"(\d{6}\.log|LOCK|LOG(\.old\.\d+)?|IDENTITY|(MANIFEST|OPTIONS)-\d{6}|.*\.dbtmp|rocksdict-config\.json|PENSTOCK|lost)"
+)
+
+
+def _foreign(path: str) -> str:
+    """The name of a file that no half-made store has, if the folder has one."""
+    try:
+        return next((name for name in sorted(os.listdir(path)) if not _OWN_FILES.fullmatch(name)), "")
+    except OSError:
+        return ""  # Not there yet, or no folder at all: creating it tells.
+
+
 def _prepare_folder(path: str, *, read_only: bool) -> None:
     if read_only and not _holds_store(path):
         raise StorageError(f"{path} holds no store to read; check the path")
@@ -155,6 +167,8 @@ def _prepare_folder(path: str, *, read_only: bool) -> None:
         raise StorageCorrupt(f"{path} has {left} but no CURRENT: part of a store; restore all of its files")
     if read_only:
         return
+    if not _holds_store(path) and (other := _foreign(path)):
+        raise StorageError(f"{path} holds no store, but {other!r} and perhaps more: choose an empty folder")
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as error:

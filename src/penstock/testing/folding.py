@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import msgspec
 
 from penstock import Event, Kind, Queue, State
@@ -19,8 +21,16 @@ Step = tuple[State | None, Kind, State | None]
 class Fold(msgspec.Struct):
     """Where the events leave each message, and every step that they took."""
 
-    states: dict[str, State | None] = {}
-    steps: set[Step] = set()
+    states: dict[str, State | None] = msgspec.field(default_factory=dict)
+    steps: Counter[Step] = msgspec.field(default_factory=Counter)
+
+    def totals(self) -> tuple[int, int, int]:
+        """How often messages were enqueued, acked, and failed: given back, released, killed or too late."""
+        kinds: Counter[Kind] = Counter()
+        for (before, kind, _), count in self.steps.items():
+            kinds[kind] += count if kind != Kind.EXPIRED or before == State.LEASED else 0
+        failures = (Kind.NACKED, Kind.RELEASED, Kind.DEAD, Kind.EXPIRED)
+        return kinds[Kind.ENQUEUED], kinds[Kind.ACKED], sum(kinds[kind] for kind in failures)
 
 
 def read_events(q: Queue, after: int = 0) -> list[Event]:
@@ -55,7 +65,7 @@ def fold(events: list[Event], *, from_start: bool = True) -> Fold:
             legal = TRANSITIONS.get((before, event.kind))
             assert legal is not None, f"{event.kind} of a message that is {before}: {event}"
             assert after in legal, f"{event.kind} took a message from {before} to {after}: {event}"
-            out.steps.add((before, event.kind, after))
+            out.steps[before, event.kind, after] += 1
         out.states[key] = after
         if after == State.DELAYED:
             visible_at_ns[key] = event.due_ns
@@ -93,6 +103,8 @@ def prove_journal(q: Queue) -> Fold:
         assert same, f"queue {q.name!r}: the journal leaves {message_id} {state}, listed as {actual}"
     if stats.first_seq == 1:
         assert listed.keys() <= folded.states.keys(), "a listed message has no event"
+        totals = (stats.enqueued_total, stats.acked_total, stats.failed_total)
+        assert totals == folded.totals(), f"queue {q.name!r}: the events make {folded.totals()}, but {stats}"
     for state in STORED_STATES:
         count = sum(one == state for one in listed.values())
         assert getattr(stats, state) == count, f"queue {q.name!r}: {count} {state}, but {stats}"

@@ -126,7 +126,7 @@ class TransitionSuite(BackendCase):
             part(ps, clock)
         taken: set[Step] = set()
         for settings in ps.queues():
-            taken |= fold(read_events(ps.queue(settings.name))).steps
+            taken |= fold(read_events(ps.queue(settings.name))).steps.keys()
         assert taken == DOCUMENTED
 
     @requires("journal")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import msgspec
 
@@ -65,7 +65,7 @@ class Admin:
             engine.check_usable()
             if settings.name in engine.queues:
                 raise QueueAlreadyExists(settings.name)
-            self._check(settings, {*engine.queues, settings.name})
+            self._check(settings, engine.queues)
             with engine.transaction() as txn:
                 created = self._create(txn, settings)
                 self._note(txn, ("queue_created", settings))
@@ -77,7 +77,7 @@ class Admin:
             engine.check_usable()
             if settings.name not in engine.queues:
                 raise QueueNotFound(settings.name)
-            self._check(settings, set(engine.queues))
+            self._check(settings, engine.queues)
             with engine.transaction() as txn:
                 self._put(txn, engine.queues[settings.name].qid, settings)
                 self._note(txn, ("queue_updated", settings))
@@ -132,7 +132,7 @@ class Admin:
 
     # -- steps ----------------------------------------------------------------------------------
 
-    def _check(self, settings: QueueSettings, names: set[str]) -> None:
+    def _check(self, settings: QueueSettings, names: Container[str]) -> None:
         for key in _NOT_YET:
             if getattr(settings, key) is not None:
                 raise InvalidConfig(

@@ -21,7 +21,7 @@ from penstock.backends.embedded.check import Checker
 from penstock.backends.embedded.engine import Durability, Engine, Transaction
 from penstock.backends.embedded.enqueue import Enqueuer
 from penstock.backends.embedded.housekeeper import Housekeeper
-from penstock.backends.embedded.keys import Due, Meta
+from penstock.backends.embedded.keys import Due, Meta, StateCode
 from penstock.backends.embedded.lookup import CODES
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import MARK
@@ -98,6 +98,7 @@ class EmbeddedBackend:
         self._enqueuer = Enqueuer(self._engine, self.name)
         self._bulk = Bulk(self._engine)
         self._swept_queue = ""
+        self._next_step = 0
         self._closed = threading.Event()
         log.info(
             "opened engine=%s path=%s durability=%s format=%d queues=%d",
@@ -152,11 +153,7 @@ class EmbeddedBackend:
     # -- messages -------------------------------------------------------------------------------
 
     def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
-        def command() -> list[EnqueueResult]:
-            apply_waiting(self._engine)
-            return self._enqueuer.enqueue(queue, messages)
-
-        return self._engine.durably(command)
+        return self._engine.durably(lambda: self._enqueuer.enqueue(queue, messages))
 
     def upsert(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
         def command() -> list[EnqueueResult]:
@@ -189,18 +186,32 @@ class EmbeddedBackend:
         self, queue: str, max_messages: int, lease_s: float | None, consumer: str
     ) -> list[Delivery]:
         engine = self._engine
-        for kind in (Due.LEASE, Due.DELAY):
-            # Whatever of it is this queue's must be seen; others' slices are work that someone has to do.
-            while apply_due(engine, kind) == SLICE:
-                pass
-        with engine.transaction() as txn:
+        with engine.lock:
+            engine.check_usable()
             q = engine.queue(queue)
+            for kind in (Due.LEASE, Due.DELAY):
+                # Until there is enough: what else is due, here or elsewhere, is for the next call or the sweep.
+                while apply_due(engine, kind) == SLICE and q.counters.counts[StateCode.READY] < max_messages:
+                    pass
+            try:
+                return self._hand_out(queue, max_messages, lease_s, consumer)
+            except leases.DamagedBodies as damaged:
+                log.error("%s: set aside as dead", damaged)
+                with engine.transaction() as txn:
+                    leases.set_aside(txn, engine.queue(queue), damaged.rows)
+            return self._hand_out(queue, max_messages, lease_s, consumer)
+
+    def _hand_out(
+        self, queue: str, max_messages: int, lease_s: float | None, consumer: str
+    ) -> list[Delivery]:
+        with self._engine.transaction() as txn:
+            q = self._engine.queue(queue)
+            counts = q.counters.counts
             lease_ns = to_ns(q.settings.lease_s if lease_s is None else lease_s)
             deliveries: list[Delivery] = []
-            while len(deliveries) < max_messages and q.counters.counts[1] > 0:
-                before = q.counters.counts[1]
+            while len(deliveries) < max_messages and (ready := counts[StateCode.READY]) > 0:
                 deliveries += leases.lease(txn, q, max_messages - len(deliveries), lease_ns, consumer)
-                if q.counters.counts[1] == before:
+                if counts[StateCode.READY] == ready:
                     break  # What is ready is blocked: a fifo key has a message in flight.
             return deliveries
 
@@ -407,15 +418,21 @@ class EmbeddedBackend:
         return self.tidy(budget)
 
     def tidy(self, budget: int) -> int:
-        """The sweep without its sync, which the housekeeper does at its own pace."""
-        done = 0
-        for kind in SWEEP_ORDER:
-            while done < budget and apply_due(self._engine, kind):
-                done += 1
-        if done < budget:
-            done += self._bulk.resume(budget - done)
-        if done < budget:
-            done += self._trim(budget - done)
+        """The sweep without its sync, which the housekeeper does at its own pace.
+
+        One slice of each kind of work in turn, going on where the last call stopped: none starves.
+        """
+        steps: list[Callable[[], int]] = [
+            *(lambda kind=kind: int(apply_due(self._engine, kind) > 0) for kind in SWEEP_ORDER),
+            lambda: self._bulk.resume(1),
+            lambda: self._trim(1),
+        ]
+        done = idle = 0
+        while done < budget and idle < len(steps):
+            worked = steps[self._next_step]()
+            self._next_step = (self._next_step + 1) % len(steps)
+            done += worked
+            idle = 0 if worked else idle + 1
         return done
 
     def _trim(self, budget: int) -> int:
@@ -447,7 +464,7 @@ class EmbeddedBackend:
         return done
 
     def close(self) -> None:
-        if self._closed.is_set():
+        if self._closed.is_set() or self._engine.inherited:
             return
         self._closed.set()
         if self._housekeeper is not None:

@@ -14,14 +14,13 @@ from penstock.backends.embedded import keys
 from penstock.backends.embedded.deadletter import ORIGIN, revived
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Due, Meta, StateCode
-from penstock.backends.embedded.lookup import STATES, Found, find_many, ready_parts
+from penstock.backends.embedded.lookup import NO_BODY, STATES, Found, find_many, ready_found
 from penstock.backends.embedded.numbers import next_number
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import (
     DEDUP_ROW,
     MARK,
     Job,
-    StateRow,
     decode_job,
     decode_ready,
     decode_state,
@@ -35,7 +34,6 @@ from penstock.backends.embedded.transitions import (
     leave,
     unhold,
 )
-from penstock.codec.body import Body
 from penstock.errors import (
     InvalidMessage,
     MessageLeased,
@@ -57,6 +55,7 @@ class Work:
         self.job = job
         self.number = number
         self.done = done
+        self.resumed = False
         self.position: dict[int, bytes] = {}
         self.outcomes: list[Outcome] = []
 
@@ -115,6 +114,7 @@ class Bulk:
                 continue
             try:
                 work = Work(decode_job(raw), number, done)
+                work.resumed = True
                 while taken < slices:
                     taken += 1
                     if self._slice(work):
@@ -212,28 +212,14 @@ def _candidates(txn: Transaction, q: QueueState, work: Work, limit: int) -> list
             looked += 1
             work.position[code] = key if code == StateCode.READY else key + b"\0"
             found = (
-                _ready_found(engine, q, (key, value))
+                ready_found(engine, q, (key, value))
                 if code == StateCode.READY
-                else Found(key[-16:], StateCode(code), decode_state(value), _NO_BODY, fresh=False)
+                else Found(key[-16:], StateCode(code), decode_state(value), NO_BODY, fresh=False)
             )
             was_there = found.row.order_ns <= job.order_ns if found.fresh else found.row.seq <= job.seq
             if was_there:
                 out.append(found)
     return out
-
-
-_NO_BODY = Body(0, 1, 0, 0, 0, "", {}, (), None, b"")
-
-
-def _ready_found(engine: Engine, q: QueueState, row: tuple[bytes, bytes]) -> Found:
-    lane, order_ns, raw_id = ready_parts(row)
-    has_row, weight, attempts, expires_at_ns = decode_ready(row[1])
-    if has_row:
-        raw = engine.kv.get(keys.state(q.qid, StateCode.READY, raw_id), engine.state)
-        if raw is not None:
-            return Found(raw_id, StateCode.READY, decode_state(raw), _NO_BODY, fresh=False)
-    state = StateRow(attempts, 0, 0, 0, order_ns, expires_at_ns, weight, lane)
-    return Found(raw_id, StateCode.READY, state, _NO_BODY, fresh=True)
 
 
 def _purge_slice(txn: Transaction, q: QueueState, work: Work) -> bool:
@@ -253,18 +239,20 @@ def _purge_slice(txn: Transaction, q: QueueState, work: Work) -> bool:
 
 def _redrive_slice(txn: Transaction, q: QueueState, work: Work) -> bool:
     engine, job = txn.engine, work.job
-    wanted = min(SLICE, job.limit - work.done)
+    wanted = job.limit - work.done
     before = dict(work.position)
-    candidates = _candidates(txn, q, work, wanted) if wanted > 0 else []
+    candidates = _candidates(txn, q, work, SLICE) if wanted > 0 else []
     if wanted <= 0 or work.position == before:
         return True
     by_target: dict[str, list[Found]] = {}
+    chosen = 0
     for found in find_many(engine, q, [found.raw_id for found in candidates]):
         if found is None or (found.code == StateCode.READY and ORIGIN not in found.body.headers):
             continue
         name = job.target or found.body.headers.get(ORIGIN, q.name)
-        if name in engine.queues:
+        if name in engine.queues and chosen < wanted:
             by_target.setdefault(name, []).append(found)
+            chosen += 1
     for name, group in by_target.items():
         target = engine.queue(name)
         if target is q:
@@ -332,7 +320,9 @@ def _move_slice(txn: Transaction, q: QueueState, work: Work) -> bool:
         if raw_id in places:
             continue
         places[raw_id] = place
-        refusal = _why_not_moved(q, target, raw_id, found, job.at_ns)
+        if work.resumed and found is not None and found.body.enqueued_at_ns > job.at_ns:
+            found = None  # Came after the call, under the id of one that went: not meant.
+        refusal = _why_not_moved(q, target, raw_id, found)
         if refusal is not None:
             errors[place] = refusal
         elif found is not None:
@@ -352,11 +342,10 @@ def _move_slice(txn: Transaction, q: QueueState, work: Work) -> bool:
 
 
 def _why_not_moved(
-    q: QueueState, target: QueueState, raw_id: bytes, found: Found | None, at_ns: int
+    q: QueueState, target: QueueState, raw_id: bytes, found: Found | None
 ) -> PenstockError | None:
     text = format_id(raw_id)
-    # One that came after the call, under the id of one that went, is not meant.
-    if found is None or found.code == StateCode.GONE or found.body.enqueued_at_ns > at_ns:
+    if found is None or found.code == StateCode.GONE:
         return MessageNotFound(text, q.name)
     if found.code == StateCode.LEASED:
         return MessageLeased(text, q.name)

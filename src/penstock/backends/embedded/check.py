@@ -20,6 +20,7 @@ from penstock.backends.embedded.lookup import fresh_row, ready_parts
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import (
     DEDUP_ROW,
+    MARK,
     StateRow,
     decode_job,
     decode_ready,
@@ -33,7 +34,7 @@ from penstock.codec.entry import decode_entries
 from penstock.codec.frame import decode_events, decode_head
 from penstock.errors import StorageCorrupt
 from penstock.kv.base import Row, Space
-from penstock.message import format_id
+from penstock.message import format_id, parse_id
 
 CHUNK = 1000
 
@@ -53,6 +54,7 @@ class Checker:
         self._problems: list[Problem] = []
         self._messages = 0
         self._events = 0
+        self._entries = 0
         self._dropping = self._queues_being_dropped()
 
     def run(self) -> CheckReport:
@@ -71,6 +73,7 @@ class Checker:
         self._guarded("", self._check_numbers)
         for world, _ in self._worlds.all():
             self._guarded(world, self._check_world, world)
+        self._guarded("", self._check_entries)
         return CheckReport(self._problems, len(engine.queues), self._messages, self._events)
 
     # -- messages -------------------------------------------------------------------------------
@@ -132,6 +135,8 @@ class Checker:
                     self._say(q, str(error), key[-16:])
                 if body is None:
                     self._say(q, f"state row {StateCode(key[4]).name} without a body", key[-16:])
+                if key[4] == StateCode.GONE and not self._is_held(q, key[-16:], value):
+                    self._say(q, "body that is kept for cursors, but never freed", key[-16:])
 
     def _check_ready_rows(self, q: QueueState) -> None:
         """Every ready row belongs to a READY message whose one ready row it is."""
@@ -155,6 +160,13 @@ class Checker:
                 row = decode_state(own) if own is not None else fresh_row(q, decode_body(body))
                 if (row.lane, row.order_ns) != (lane, order_ns) or decode_ready(value)[0] != bool(own):
                     self._say(q, "second ready row", raw_id)
+
+    def _is_held(self, q: QueueState, raw_id: bytes, value: bytes) -> bool:
+        try:
+            seq = decode_state(value).seq
+        except StorageCorrupt:
+            return True  # Said already.
+        return self._engine.kv.get(keys.held(q.qid, seq, raw_id), self._engine.held) is not None
 
     def _check_hints(self, q: QueueState) -> None:
         """A lane's written-down head has no live row before it: such a row would never be handed out."""
@@ -235,6 +247,11 @@ class Checker:
                 if number not in (numbered if name == "journal" else known):
                     self._problems.append(Problem(f"{name} rows of no queue", str(number), row[0].hex()))
                 at = keys.u32(number + 1)
+        for kind in (Meta.COUNTERS, Meta.CURSOR, Meta.LANE_HINT):
+            for key, _ in self._rows(engine.meta, keys.meta(kind)):
+                number = int.from_bytes(key[1:5], "big")
+                if number not in known:
+                    self._problems.append(Problem(f"{kind.name.lower()} of no queue", str(number), key.hex()))
 
     # -- journals -------------------------------------------------------------------------------
 
@@ -270,16 +287,31 @@ class Checker:
             self._say(q, what, raw_id or None)
 
     def _check_world(self, world: str) -> None:
+        engine = self._engine
         row = dict(self._worlds.all())[world]
-        seq = row.base_seq
-        for key, raw in frames(self._engine, row.number, 0):
-            for entry in decode_entries(raw, world):
-                if entry.seq != seq + 1:
-                    self._problems.append(Problem(f"world goes from {seq} to {entry.seq}", world, key.hex()))
-                seq = entry.seq
-                self._events += 1
-        if seq != row.next_seq - 1:
-            self._problems.append(Problem(f"world ends at {seq}, not {row.next_seq - 1}", world, ""))
+        seq, size, vectors = row.base_seq, 0, row.base_vectors
+        for key, raw in frames(engine, row.number, 0):
+            entries = list(decode_entries(raw, world))
+            size += len(raw)
+            vectors += sum(entry.vector is not None for entry in entries)
+            if entries[0].seq != seq + 1:
+                self._problems.append(Problem(f"world goes from {seq} to {entries[0].seq}", world, key.hex()))
+            seq = entries[-1].seq
+            places = engine.kv.get_many([parse_id(entry.id or "") for entry in entries], engine.entries)
+            for entry, place in zip(entries, places, strict=True):
+                if place != MARK + keys.u32(row.number) + keys.u64(entry.seq):
+                    self._problems.append(Problem("entry that its id does not lead to", world, str(entry.id)))
+            self._events += len(entries)
+            self._entries += len(entries)
+        if (seq, size, vectors) != (row.next_seq - 1, row.bytes, row.vectors):
+            what = f"seq, bytes and vectors are {seq}, {size}, {vectors}; the world says otherwise"
+            self._problems.append(Problem(what, world, ""))
+
+    def _check_entries(self) -> None:
+        stored = sum(len(chunk) for chunk in _chunks(self._rows(self._engine.entries, b"")))
+        if stored != self._entries:
+            what = f"{stored} ids of entries, but {self._entries} entries"
+            self._problems.append(Problem(what, "", "entries"))
 
     # -- plumbing -------------------------------------------------------------------------------
 

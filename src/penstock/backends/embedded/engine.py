@@ -6,6 +6,7 @@ frame become one write, or none of it happened.
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import MARK, encode_counters
 from penstock.clock import Clock
 from penstock.codec.frame import Column, Text, encode_frame, encode_run
-from penstock.errors import QueueNotFound, StorageError
+from penstock.errors import QueueNotFound, StorageCorrupt, StorageError
 from penstock.event import Kind
 from penstock.ids import IdGenerator
 from penstock.kv.base import Store
@@ -58,6 +59,8 @@ class Engine:
         self.next_number: int | None = None
         #: Queues that a long-poll waits on.
         self.waiting: set[QueueState] = set()
+        #: A forked child has a copy of all this, and of a database that only its parent may write.
+        self._pid = os.getpid()
         self._stopped: StorageError | None = None
         #: Why the last write failed, until one succeeds: some engines then refuse all others.
         self.write_failure: BaseException | None = None
@@ -102,6 +105,8 @@ class Engine:
         return Transaction(self)
 
     def check_usable(self) -> None:
+        if self.inherited:
+            raise StorageError(f"the store was opened in process {self._pid}; open it anew in this one")
         if self._stopped is not None:
             raise StorageError(f"the store has stopped: {self._stopped}; reopen it") from self._stopped
 
@@ -120,11 +125,17 @@ class Engine:
             q.unload()
 
     @property
+    def inherited(self) -> bool:
+        """Whether this process is a fork of the one that opened the store."""
+        return os.getpid() != self._pid
+
+    @property
     def stopped(self) -> StorageError | None:
         return self._stopped
 
     def durably(self, command: Callable[[], T]) -> T:
         """Run a command and return its answer once what it wrote is as durable as the mode promises."""
+        self.check_usable()
         return command() if self.durability != "sync" else self._group.run(command)
 
     def sync(self) -> None:
@@ -282,6 +293,8 @@ class Transaction:
 
     def put_counters(self, q: QueueState) -> None:
         engine, c = self.engine, q.counters
+        if min(c.counts) < 0:
+            raise StorageCorrupt(f"queue {q.name!r}: a counter would fall below 0 ({c.counts}); run check")
         if q.pending:
             first = c.next_seq - q.pending
             frame = encode_frame(first, q.pending, self.now_ns, c.counts, q.runs)

@@ -11,7 +11,7 @@ from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.lookup import STATES, Found, find_many
 from penstock.backends.embedded.queue_state import ENQUEUED, QueueState
 from penstock.backends.embedded.rows import DEDUP_ROW, ROW_VERSION, StateRow, encode_ready
-from penstock.backends.embedded.transitions import enter, enter_ready, leave, unhold
+from penstock.backends.embedded.transitions import WAITING, enter, enter_ready, leave, unhold
 from penstock.clock import to_ns
 from penstock.codec.body import (
     Body,
@@ -234,7 +234,7 @@ class Enqueuer:
         else:
             if found.code == StateCode.DELAYED:
                 row.since_ns = now_ns
-            fresh = row.attempts == 0
+            fresh = row.attempts == 0 and row.order_ns <= q.counters.last_order_ns
             enter_ready(txn, q, found.raw_id, row, fresh=fresh)
         txn.record(q, Kind.UPDATED, [found.raw_id], row.attempts, visible_at_ns)
 
@@ -346,6 +346,11 @@ class _Rest:
         """The message that answers for this one, if there is one; else this one is now the first."""
         txn, q = self._txn, self._q
         found = self._known.get(raw_id) if m.id is not None else None
+        if found is not None and found.code in WAITING and 0 < found.row.expires_at_ns <= txn.now_ns:
+            # Over, but not swept yet. Its body is about to be replaced: only the rest of it goes.
+            leave(txn, q, found)
+            txn.record(q, Kind.EXPIRED, [raw_id])
+            found = self._known[raw_id] = None
         if raw_id in self._taken or (found is not None and found.code != StateCode.GONE):
             return raw_id
         if m.dedup_id is not None and q.settings.dedup_window_s:

@@ -12,7 +12,7 @@ from penstock.backends.embedded import keys
 from penstock.backends.embedded.deadletter import kill
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Due, StateCode
-from penstock.backends.embedded.lookup import Found
+from penstock.backends.embedded.lookup import NO_BODY, Found, ready_found
 from penstock.backends.embedded.queue_state import ACKED, FAILED, QueueState
 from penstock.backends.embedded.ready import Lane
 from penstock.backends.embedded.rows import (
@@ -31,7 +31,6 @@ from penstock.codec.body import (
     BODY_VERSION,
     FIXED,
     FIXED_BYTES,
-    Body,
     Variable,
     decode_body,
     decode_variable,
@@ -40,8 +39,10 @@ from penstock.codec.frame import Column
 from penstock.errors import StaleReceipt, StorageCorrupt
 from penstock.event import Kind
 from penstock.kv.base import Row
-from penstock.message import OK, Delivery, Outcome, parse_receipt
+from penstock.message import OK, Delivery, Outcome, State, parse_receipt
 from penstock.scheduling.retry import retry_delay_s
+
+DAMAGED = "its body does not decode"
 
 _NO_VARIABLE: Variable = ("", {}, (), None)
 
@@ -62,8 +63,36 @@ def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: 
     granted = _grant(txn, q, taken, bodies, until_ns, consumer)
     try:
         return _deliveries(q, granted, txn.now_ns, until_ns, consumer)
-    except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StorageCorrupt(f"a message body of queue {q.name!r} does not decode: {error}") from error
+    except (struct.error, msgspec.DecodeError, UnicodeDecodeError, StorageCorrupt) as error:
+        damaged = [row for (_, row), body in zip(taken, bodies, strict=True) if not _decodes(body)]
+        raise DamagedBodies(f"a body of queue {q.name!r} does not decode: {error}", damaged) from error
+
+
+class DamagedBodies(StorageCorrupt):
+    """Ready messages that cannot be handed out; nothing of the lease happened."""
+
+    def __init__(self, what: str, rows: list[Row]) -> None:
+        super().__init__(what)
+        self.rows = rows
+
+
+def set_aside(txn: Transaction, q: QueueState, rows: list[Row]) -> None:
+    """Damaged messages become dead, so that the ones behind them are delivered."""
+    for seq, row in enumerate(rows, start=q.counters.next_seq):
+        found = ready_found(txn.engine, q, row)
+        leave(txn, q, found)
+        found.row.seq, found.row.since_ns, found.row.until_ns = seq, txn.now_ns, 0
+        found.row.reason = DAMAGED
+        enter(txn, q, found.raw_id, StateCode.DEAD, found.row)
+    txn.record(q, Kind.REPAIRED, [row[0][-16:] for row in rows], reason=DAMAGED, extra=State.DEAD)
+
+
+def _decodes(body: bytes) -> bool:
+    try:
+        decode_body(body)
+    except StorageCorrupt:
+        return False
+    return True
 
 
 class _Granted(NamedTuple):
@@ -340,9 +369,6 @@ def release(txn: Transaction, q: QueueState, ended: list[tuple[bytes, StateRow]]
     give_back(txn, q, ended, decide, Kind.RELEASED, "")
 
 
-_NO_BODY = Body(0, 1, 0, 0, 0, "", {}, (), None, b"")
-
-
 def give_back(
     txn: Transaction,
     q: QueueState,
@@ -360,7 +386,7 @@ def give_back(
     dead: list[tuple[bytes, StateRow]] = []
     expired: list[bytes] = []
     for raw_id, row in failed:
-        leave(txn, q, Found(raw_id, StateCode.LEASED, row, _NO_BODY, fresh=False))
+        leave(txn, q, Found(raw_id, StateCode.LEASED, row, NO_BODY, fresh=False))
         visible_at_ns = decide(row)
         if visible_at_ns is None:
             dead.append((raw_id, row))

@@ -10,7 +10,7 @@ from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.keys import StateCode
 from penstock.backends.embedded.queue_state import QueueState
-from penstock.backends.embedded.rows import StateRow, decode_state
+from penstock.backends.embedded.rows import StateRow, decode_ready, decode_state
 from penstock.codec.body import Body, decode_body
 from penstock.kv.base import Row
 from penstock.message import Message, State
@@ -71,6 +71,22 @@ def find(engine: Engine, q: QueueState, raw_id: bytes) -> Found | None:
 def fresh_row(q: QueueState, body: Body) -> StateRow:
     lane = q.lane(body.priority, body.fairness_key, body.throttle_keys)
     return StateRow(0, 0, body.visible_at_ns, 0, body.order_ns, body.expires_at_ns, body.weight, lane)
+
+
+#: For steps that need no body.
+NO_BODY = Body(0, 1, 0, 0, 0, "", {}, (), None, b"")
+
+
+def ready_found(engine: Engine, q: QueueState, row: Row) -> Found:
+    """The message of a ready row, without its body."""
+    lane, order_ns, raw_id = ready_parts(row)
+    has_row, weight, attempts, expires_at_ns = decode_ready(row[1])
+    if has_row:
+        raw = engine.kv.get(keys.state(q.qid, StateCode.READY, raw_id), engine.state)
+        if raw is not None:
+            return Found(raw_id, StateCode.READY, decode_state(raw), NO_BODY, fresh=False)
+    state = StateRow(attempts, 0, 0, 0, order_ns, expires_at_ns, weight, lane)
+    return Found(raw_id, StateCode.READY, state, NO_BODY, fresh=True)
 
 
 def ready_parts(row: Row) -> tuple[bytes, int, bytes]:

@@ -31,6 +31,8 @@ DISCOVERY_SLICE = 2000
 #: Rows taken from a lane after which its head is written down, so that reopening never walks over more
 #: tombstones than this.
 HINT_EVERY = 4096
+#: Empty lanes whose count of rows taken is remembered.
+TAKEN_KEPT = 10_000
 #: A lower priority that has work gets at least one in this many deliveries.
 STARVATION_BOUND = 20
 LEVELS = 10
@@ -66,6 +68,8 @@ class ReadyIndex:
         self._rings: list[deque[Lane]] = [deque() for _ in range(LEVELS)]
         self._waited = [0] * LEVELS
         self._blocked: set[bytes] = set()
+        #: Rows taken from lanes that are empty now, since their last hint.
+        self._taken: dict[bytes, int] = {}
         self._ages: list[tuple[bytes, bytes]] = []
         self._undiscovered_from: bytes | None = self._prefix
         hint_prefix = keys.lane_hint(qid, b"")
@@ -88,6 +92,7 @@ class ReadyIndex:
             if self._undiscovered_from is not None and prefix >= self._undiscovered_from:
                 return
             lane = self._lanes[lane_bytes] = Lane(prefix, lane_bytes, prefix, complete=True)
+            lane.taken = self._taken.pop(lane_bytes, 0)
         cached = lane.rows
         if not cached or rows[0][0] < cached[0][0]:
             self._note_age(lane, rows[0][0])
@@ -209,11 +214,12 @@ class ReadyIndex:
         if lane.complete:
             return
         limit = min(FILL_ROWS, self._lane_capacity())
-        lane.rows.extend(self._engine.kv.scan(self._engine.ready, lane.more_from, lane.end, limit=limit))
-        if len(lane.rows) < limit:
-            lane.complete = True
-        if lane.rows:
-            lane.more_from = lane.rows[-1][0] + b"\0"
+        # Read first, then taken on: a read that fails half-way must not leave half of it here.
+        rows = list(self._engine.kv.scan(self._engine.ready, lane.more_from, lane.end, limit=limit))
+        lane.rows.extend(rows)
+        lane.complete = len(rows) < limit
+        if rows:
+            lane.more_from = rows[-1][0] + b"\0"
 
     def _discover_some(self) -> None:
         """Find further lanes in the store, in key order; first of all, one of each priority.
@@ -324,6 +330,10 @@ class ReadyIndex:
         # Ahead of the discovery it stays known: the rows just taken are still in the store until the write.
         if self._undiscovered_from is None or lane.prefix < self._undiscovered_from:
             del self._lanes[lane.lane]
+            # A queue that is always drained leaves as many tombstones as one that never is.
+            if len(self._taken) >= TAKEN_KEPT:
+                self._taken.clear()
+            self._taken[lane.lane] = lane.taken
 
     def _write_hint_after(self, txn: Transaction, lane: Lane, taken: bytes) -> None:
         lane.taken = 0

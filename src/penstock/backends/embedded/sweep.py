@@ -5,6 +5,8 @@ Each step is a bounded transaction. Leasing takes the steps that it needs; `swee
 
 from __future__ import annotations
 
+import contextlib
+import logging
 from collections import defaultdict
 
 from penstock.backends.embedded import keys
@@ -13,9 +15,13 @@ from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.leases import release
 from penstock.backends.embedded.lookup import Found, find_many
 from penstock.backends.embedded.queue_state import QueueState
-from penstock.backends.embedded.rows import DEDUP_ROW, decode_state
+from penstock.backends.embedded.rows import DEDUP_ROW, StateRow, decode_state
 from penstock.backends.embedded.transitions import drop_bodies, enter_ready, leave
+from penstock.errors import StorageCorrupt
 from penstock.event import Kind
+from penstock.message import format_id
+
+log = logging.getLogger("penstock")
 
 #: Due rows that one transaction takes on.
 SLICE = 500
@@ -34,18 +40,21 @@ def apply_due(engine: Engine, kind: Due, limit: int = SLICE) -> int:
     """One slice of what is due of one kind; how many rows it took on."""
     if engine.clock.now_ns() < engine.next_due_ns[kind]:
         return 0
-    with engine.transaction() as txn:
-        due = _due_rows(txn, kind, limit)
+    with engine.lock:
+        engine.check_usable()
+        due = _due_rows(engine, kind, limit)
         by_queue: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
         for at_ns, qid, raw_id in due:
             by_queue[qid].append((at_ns, raw_id))
+        # A write for each queue: two may send messages of one id to the same dead-letter queue.
         for qid, items in by_queue.items():
-            txn.changed = True
-            q = engine.queue_by_number(qid)
-            if q is None:
-                _drop_rows(txn, kind, qid, items)
-            else:
-                _APPLY[kind](txn, q, items)
+            with engine.transaction() as txn:
+                txn.changed = True
+                q = engine.queue_by_number(qid)
+                if q is None:
+                    _drop_rows(txn, kind, qid, items)
+                else:
+                    _APPLY[kind](txn, q, items)
         return len(due)
 
 
@@ -57,15 +66,15 @@ def apply_waiting(engine: Engine) -> None:
                 break
 
 
-def _due_rows(txn: Transaction, kind: Due, limit: int) -> list[tuple[int, int, bytes]]:
+def _due_rows(engine: Engine, kind: Due, limit: int) -> list[tuple[int, int, bytes]]:
     """(time, queue number, id) of what is due, earliest first; remembers where the rest starts."""
-    engine = txn.engine
+    now_ns = engine.clock.now_ns()
     lower = bytes((kind,)) + keys.u64(engine.next_due_ns[kind])
     rows: list[tuple[int, int, bytes]] = []
     next_ns = FAR_FUTURE_NS
     for key, _ in engine.kv.scan(engine.due, lower, bytes((kind + 1,)), limit=limit + 1):
         _, at_ns, qid, raw_id = keys.parse_due(key)
-        if at_ns > txn.now_ns or len(rows) == limit:
+        if at_ns > now_ns or len(rows) == limit:
             next_ns = at_ns
             break
         rows.append((at_ns, qid, raw_id))
@@ -85,12 +94,25 @@ def _end_leases(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]])
     )
     ended = []
     for (at_ns, raw_id), raw in zip(items, rows, strict=True):
-        row = decode_state(raw) if raw is not None else None
+        row = _decoded(q, raw_id, raw)
         if row is not None and row.until_ns == at_ns:
             ended.append((raw_id, row))
         else:
             txn.delete_due(Due.LEASE, at_ns, q.qid, raw_id)
     release(txn, q, ended)
+
+
+def _decoded(q: QueueState, raw_id: bytes, raw: bytes | None) -> StateRow | None:
+    try:
+        return None if raw is None else decode_state(raw)
+    except StorageCorrupt as error:
+        _report(q, raw_id, error)
+        return None
+
+
+def _report(q: QueueState, raw_id: bytes, error: StorageCorrupt) -> None:
+    """One damaged row must not stop the others: it loses its due row, and `check` finds it."""
+    log.error("queue %r, message %s was left alone: %s", q.name, format_id(raw_id), error)
 
 
 def _end_delays(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]]) -> None:
@@ -134,10 +156,9 @@ def _remove(
 
 
 def _found(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]]) -> list[tuple[int, Found]]:
-    """What the rows speak of; rows that speak of nothing are deleted."""
-    found = find_many(txn.engine, q, [raw_id for _, raw_id in items])
+    """What the rows speak of; rows that speak of nothing, or of something damaged, are deleted."""
     out = []
-    for (at_ns, raw_id), one in zip(items, found, strict=True):
+    for (at_ns, raw_id), one in zip(items, _find_sound(txn, q, items), strict=True):
         if one is None:
             for kind in (*OF_WAITING, Due.RETENTION):
                 txn.delete(keys.due(kind, at_ns, q.qid, raw_id), txn.engine.due)
@@ -146,11 +167,25 @@ def _found(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]]) -> l
     return out
 
 
+def _find_sound(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]]) -> list[Found | None]:
+    ids = [raw_id for _, raw_id in items]
+    with contextlib.suppress(StorageCorrupt):
+        return find_many(txn.engine, q, ids)
+    out: list[Found | None] = []
+    for raw_id in ids:
+        try:
+            out += find_many(txn.engine, q, [raw_id])
+        except StorageCorrupt as error:
+            _report(q, raw_id, error)
+            out.append(None)
+    return out
+
+
 def _forget_dedup(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]]) -> None:
     engine = txn.engine
     rows = engine.kv.get_many([q.prefix + hashed for _, hashed in items], engine.dedup)
     for (at_ns, hashed), raw in zip(items, rows, strict=True):
-        if raw is not None and DEDUP_ROW.unpack(raw)[1] == at_ns:
+        if raw is not None and (len(raw) != DEDUP_ROW.size or DEDUP_ROW.unpack(raw)[1] == at_ns):
             txn.delete(q.prefix + hashed, engine.dedup)
         txn.delete_due(Due.DEDUP, at_ns, q.qid, hashed)
 

@@ -22,7 +22,7 @@ DUE_OF_STATE = {
     StateCode.DONE: Due.RETENTION,
     StateCode.DEAD: Due.RETENTION,
 }
-_WAITING = (StateCode.DELAYED, StateCode.READY)
+WAITING = (StateCode.DELAYED, StateCode.READY)
 
 
 def leave(txn: Transaction, q: QueueState, found: Found) -> None:
@@ -36,7 +36,7 @@ def leave(txn: Transaction, q: QueueState, found: Found) -> None:
         txn.delete(keys.state(q.qid, found.code, raw_id), engine.state)
     if found.code in DUE_OF_STATE and row.until_ns:
         txn.delete_due(DUE_OF_STATE[found.code], row.until_ns, q.qid, raw_id)
-    if row.expires_at_ns and found.code in _WAITING:
+    if row.expires_at_ns and found.code in WAITING:
         txn.delete_due(Due.TTL, row.expires_at_ns, q.qid, raw_id)
     q.counters.counts[found.code] -= 1
     if q.settings.fifo and found.code in (StateCode.LEASED, StateCode.DELAYED):
