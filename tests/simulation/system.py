@@ -170,7 +170,7 @@ class Simulation(Looking):
         lines = self.model.lines
         wanted = {one: line.settings for one, line in lines.items() if one != name}
         if keep is not None:
-            wanted = {one: lines[one].settings for one in {*keep, name} if one in lines}
+            wanted = {one: lines[one].settings for one in sorted({*keep, name}) if one in lines}
             wanted.setdefault(name, queue_settings(name, {}))
         refusal: Error = QueueNotFound if keep is None and name not in lines else None
         if any(one.dead_letter is not None and one.dead_letter not in wanted for one in wanted.values()):
@@ -187,9 +187,9 @@ class Simulation(Looking):
                 change()
             return
         change()
-        for gone in set(lines) - set(wanted):
+        for gone in sorted(set(lines) - set(wanted)):
             del lines[gone]
-        for new in set(wanted) - set(lines):
+        for new in sorted(set(wanted) - set(lines)):
             self.adopt(new, wanted[new])
 
     # -- producing ------------------------------------------------------------------------------

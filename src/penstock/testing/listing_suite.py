@@ -34,6 +34,7 @@ def all_pages(q: Queue, state: str, limit: int, fairness_key: str | None = None)
         out += payloads(page.items)
         if page.next is None:
             return out
+        assert page.next != after, "pages that never end"
         after = page.next
 
 

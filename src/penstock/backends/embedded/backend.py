@@ -190,7 +190,7 @@ class EmbeddedBackend:
             engine.check_usable()
             q = engine.queue(queue)
             for kind in (Due.LEASE, Due.DELAY):
-                # Until there is enough: what else is due, here or elsewhere, is for the next call or the sweep.
+                # Until there is enough: what else is due is for the next call, or the sweep.
                 while apply_due(engine, kind) == SLICE and q.counters.counts[StateCode.READY] < max_messages:
                     pass
             try:

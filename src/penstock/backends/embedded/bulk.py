@@ -66,6 +66,7 @@ class Bulk:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._running: set[int] = set()
+        self._resumed: dict[int, Work] = {}
 
     # -- what callers ask for -------------------------------------------------------------------
 
@@ -112,13 +113,18 @@ class Bulk:
             number = int.from_bytes(key[1:5], "big")
             if len(key) != 5 or taken == slices or (done := self._claim(number)) is None:
                 continue
+            # Kept from call to call: where it has looked already is in memory alone.
+            work = self._resumed.setdefault(number, Work(decode_job(raw), number, done))
+            work.resumed = True
             try:
-                work = Work(decode_job(raw), number, done)
-                work.resumed = True
                 while taken < slices:
                     taken += 1
                     if self._slice(work):
+                        del self._resumed[number]
                         break
+            except BaseException:
+                del self._resumed[number]
+                raise
             finally:
                 self._running.discard(number)
         return taken
