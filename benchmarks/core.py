@@ -51,11 +51,15 @@ class Timer:
     def __init__(self) -> None:
         self.seconds: Times = dict.fromkeys(STEPS, 0.0)
 
-    def run(self, step: str, call: Callable[[], Any]) -> Any:
+    def run(self, step: str, call: Callable[..., Any], *args: Any) -> Any:
         started = time.perf_counter()
-        answer = call()
+        answer = call(*args)
         self.seconds[step] += time.perf_counter() - started
         return answer
+
+
+def _ack(q: penstock.Queue, deliveries: list[penstock.Delivery]) -> None:
+    q.ack([one.receipt for one in deliveries])
 
 
 def penstock_round(q: penstock.Queue, total: int, batch: int) -> Times:
@@ -63,11 +67,11 @@ def penstock_round(q: penstock.Queue, total: int, batch: int) -> Times:
     timer = Timer()
     for _ in range(total // batch):
         messages = [NewMessage(PAYLOAD) for _ in range(batch)]
-        timer.run("enqueue", lambda messages=messages: q.enqueue_many(messages))
+        timer.run("enqueue", q.enqueue_many, messages)
     for _ in range(total // batch):
-        deliveries = timer.run("lease", lambda: q.lease(max_messages=batch, consumer="bench"))
+        deliveries = timer.run("lease", q.lease, batch)
         assert len(deliveries) == batch
-        timer.run("ack", lambda d=deliveries: q.ack([one.receipt for one in d]))
+        timer.run("ack", _ack, q, deliveries)
     return timer.seconds
 
 
@@ -95,11 +99,11 @@ class Raw:
         ids = [(1_700_000_000_000 + i).to_bytes(6, "big") + bytes(10) for i in range(first, first + total)]
         timer = Timer()
         for at in range(0, total, batch):
-            timer.run("enqueue", lambda at=at: self._enqueue(ids[at : at + batch]))
+            timer.run("enqueue", self._enqueue, ids[at : at + batch])
         steps = self._ready_rows(ids[0])
         for at in range(0, total, batch):
-            timer.run("lease", lambda: self._lease(steps, batch))
-            timer.run("ack", lambda at=at: self._ack(ids[at : at + batch]))
+            timer.run("lease", self._lease, steps, batch)
+            timer.run("ack", self._ack, ids[at : at + batch])
         return timer.seconds
 
     def _enqueue(self, ids: list[bytes]) -> None:
@@ -121,7 +125,7 @@ class Raw:
 
     def _lease(self, rows: Iterator[bytes], count: int) -> None:
         keys = [next(rows) for _ in range(count)]
-        bodies = self._families["messages"].get([b"\0\0\0\1" + key[17:] for key in keys])
+        bodies: Any = self._families["messages"].get([b"\0\0\0\1" + key[17:] for key in keys])
         assert len(bodies) == count
         batch = self._driver.WriteBatch(raw_mode=True)
         ready, state, due = self._handles["ready"], self._handles["state"], self._handles["due"]
@@ -134,7 +138,7 @@ class Raw:
         self._write(batch)
 
     def _ack(self, ids: list[bytes]) -> None:
-        rows = self._families["state"].get([b"\0\0\0\1\2" + i for i in ids])
+        rows: Any = self._families["state"].get([b"\0\0\0\1\2" + i for i in ids])
         assert None not in rows
         batch = self._driver.WriteBatch(raw_mode=True)
         bodies, state, due = self._handles["messages"], self._handles["state"], self._handles["due"]

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -110,7 +111,13 @@ def killed_child(path: Path, what: str, count: int) -> None:
 def run_child(what: str, path: str, count: int) -> None:
     ps = penstock.open(f"rocksdb:{path}?durability=os")
     q = ps.create_queue("q", lease_s=3600)
-    fill(q, count)
+    if what == "drained":  # As workers do that keep up: the queue is empty after every batch.
+        for _ in range(count // BATCH):
+            q.enqueue_many([NewMessage(PAYLOAD)] * BATCH)
+            q.ack([one.receipt for one in q.lease(max_messages=2 * BATCH)])
+        fill(q, SMALL)
+    else:
+        fill(q, count)
     if what == "consumed":
         consume(q, count)
         fill(q, SMALL)
@@ -133,7 +140,7 @@ def opening(folder: Path, large: int) -> dict[str, Any]:
         "open_ms_clean": clean,
         "full_over_empty": round(clean["full"] / clean["empty"], 2),
     }
-    for what in ("backlog", "consumed"):
+    for what in ("backlog", "consumed", "drained"):
         path = folder / f"killed-{what}"
         killed_child(path, what, large)
         opened, first_lease, _ = open_once(path)
@@ -174,14 +181,15 @@ def main() -> None:
     if args.child:
         run_child(args.child[0], args.child[1], int(args.child[2]))
         return
-    print(f"{datetime.now(UTC):%Y-%m-%d} {platform.platform()} {os.cpu_count()} cores, Python "
-          f"{platform.python_version()}, payload {len(PAYLOAD)} bytes, mode os, {args.messages:,} messages")  # fmt: skip
+    machine = f"{platform.platform()} {os.cpu_count()} cores, Python {platform.python_version()}"
+    print(f"{datetime.now(UTC):%Y-%m-%d} {machine}, payload {len(PAYLOAD)} bytes, mode os, {args.messages:,}")
     results: dict[str, Any] = {}
-    for name, step in (
-        ("sizes", lambda f: lease_and_stats(f, args.messages)),
-        ("opening", lambda f: opening(f, args.messages)),
-        ("many_queues", lambda f: many_queues(f, args.queues)),
-    ):
+    steps: dict[str, Callable[[Path], dict[str, Any]]] = {
+        "sizes": lambda folder: lease_and_stats(folder, args.messages),
+        "opening": lambda folder: opening(folder, args.messages),
+        "many_queues": lambda folder: many_queues(folder, args.queues),
+    }
+    for name, step in steps.items():
         with tempfile.TemporaryDirectory() as folder:
             results[name] = step(Path(folder))
         print(name, json.dumps(results[name], indent=2), flush=True)

@@ -115,6 +115,6 @@ def _check_retry(name: str, retry: Retry) -> None:
             f"queue {name!r}: retry delays must be 0 to {MAX_DURATION_S:.0f} seconds, not {delays}"
         )
     if retry.policy == "list" and not retry.delays_s:
-        raise InvalidConfig(f"queue {name!r}: retry policy 'list' needs delays_s, a list of seconds")
+        raise InvalidConfig(f"queue {name!r}: retry.delays_s is needed by policy 'list': a list of seconds")
     if retry.policy != "list" and retry.delays_s:
         raise InvalidConfig(f"queue {name!r}: retry.delays_s goes with policy 'list' only")

@@ -480,7 +480,6 @@ CALLS: dict[str, Callable[[EmbeddedBackend], object]] = {
     "delete_state": lambda b: b.delete_state("key"),
     "check": lambda b: b.check(),
     "sweep": lambda b: b.sweep(5),
-    "tidy": lambda b: b.tidy(5),
 }
 
 

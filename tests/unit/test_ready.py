@@ -418,6 +418,16 @@ def test_after_reopening_with_many_lanes_the_lowest_priority_is_served_from_the_
     Turns(bench).take(100)
 
 
+def test_lanes_that_are_not_discovered_yet_go_before_those_of_lower_priorities() -> None:
+    with mock.patch.multiple(ready, DISCOVERY_SLICE=2):
+        bench = Bench()
+        for n in range(10):
+            bench.add((9, f"key-{n}"), [n])
+        bench.add((0, ""), list(range(100, 120)))
+        bench.reopen()
+        assert [name[0] for name, _ in bench.take(15)] == [9] * 10 + [0] * 5
+
+
 @settings(max_examples=60)
 @given(
     weights=st.lists(st.integers(1, 9), min_size=2, max_size=6),

@@ -56,6 +56,10 @@ names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 )
 
 
+#: One test method, inherited by a suite for each backend, and given a fresh store by a fixture: on purpose.
+_INHERITED = [HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
+
+
 class NameSuite(BackendCase):
     """Names of queues, keys, dedup ids, headers, cursors, worlds, state and consumers."""
 
@@ -194,7 +198,7 @@ class NameSuite(BackendCase):
             q.enqueue(b"", headers={long: ""})
 
     @requires("fairness", "idempotent_enqueue", "journal")
-    @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(max_examples=25, suppress_health_check=_INHERITED)
     @given(pair=st.lists(names, min_size=2, max_size=2, unique=True))
     def test_any_two_names_are_kept_apart(self, ps: Penstock, pair: list[str]) -> None:
         ps.replace_queues([])

@@ -25,7 +25,8 @@ from penstock.backends.embedded.keys import Due, Meta, StateCode
 from penstock.backends.embedded.lookup import CODES
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import MARK
-from penstock.backends.embedded.sweep import SLICE, SWEEP_ORDER, apply_due, apply_waiting
+from penstock.backends.embedded.sweep import SLICE, apply_due, apply_waiting
+from penstock.backends.embedded.upkeep import Upkeep
 from penstock.backends.embedded.worlds import Worlds
 from penstock.capabilities import Capabilities
 from penstock.clock import Clock, SystemClock, to_ns
@@ -66,9 +67,6 @@ CAPABILITIES = Capabilities(
     journal=True,
     fifo=True,
 )
-#: Queues whose journal and held bodies one sweep looks at.
-QUEUES_PER_SWEEP = 16
-FRAMES_PER_SLICE = 200
 
 
 class EmbeddedBackend:
@@ -97,8 +95,7 @@ class EmbeddedBackend:
         self._admin.load()
         self._enqueuer = Enqueuer(self._engine, self.name)
         self._bulk = Bulk(self._engine)
-        self._swept_queue = ""
-        self._next_step = 0
+        self.upkeep = Upkeep(self._engine, self._bulk, self._worlds)
         self._closed = threading.Event()
         log.info(
             "opened engine=%s path=%s durability=%s format=%d queues=%d",
@@ -415,53 +412,7 @@ class EmbeddedBackend:
         self._engine.check_usable()
         if self._engine.durability == "interval":
             self._engine.sync()
-        return self.tidy(budget)
-
-    def tidy(self, budget: int) -> int:
-        """The sweep without its sync, which the housekeeper does at its own pace.
-
-        One slice of each kind of work in turn, going on where the last call stopped: none starves.
-        """
-        steps: list[Callable[[], int]] = [
-            *(lambda kind=kind: int(apply_due(self._engine, kind) > 0) for kind in SWEEP_ORDER),
-            lambda: self._bulk.resume(1),
-            lambda: self._trim(1),
-        ]
-        done = idle = 0
-        while done < budget and idle < len(steps):
-            worked = steps[self._next_step]()
-            self._next_step = (self._next_step + 1) % len(steps)
-            done += worked
-            idle = 0 if worked else idle + 1
-        return done
-
-    def _trim(self, budget: int) -> int:
-        """The journals and held bodies of the next few queues, in turn, and the worlds' journals."""
-        engine, done = self._engine, 0
-        with engine.lock:
-            names = sorted(engine.queues)
-        later = [name for name in names if name > self._swept_queue]
-        for name in (later or names)[:QUEUES_PER_SWEEP]:
-            self._swept_queue = name
-            while done < budget:
-                with engine.transaction() as txn:
-                    q = engine.queues.get(name)
-                    q = engine.queue(name) if q is not None else None
-                    full = q is not None and (
-                        history.trim(txn, q, FRAMES_PER_SLICE) == FRAMES_PER_SLICE
-                        or history.free_held(txn, q, SLICE) == SLICE
-                    )
-                    done += txn.changed
-                if not full:
-                    break
-        with self._usable():
-            worlds = list(self._worlds.all())
-        for world, row in worlds:
-            if done < budget and (row.retention_s is not None or row.max_bytes is not None):
-                with engine.transaction() as txn:
-                    self._worlds.trim(txn, world, FRAMES_PER_SLICE)
-                    done += txn.changed
-        return done
+        return self.upkeep.tidy(budget)
 
     def close(self) -> None:
         if self._closed.is_set() or self._engine.inherited:

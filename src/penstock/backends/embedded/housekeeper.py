@@ -7,6 +7,7 @@ import threading
 from typing import Protocol
 
 from penstock.backends.embedded.engine import Engine
+from penstock.backends.embedded.upkeep import Upkeep
 
 log = logging.getLogger("penstock")
 
@@ -23,7 +24,8 @@ class Tidied(Protocol):
     @property
     def closed(self) -> threading.Event: ...
 
-    def tidy(self, budget: int) -> int: ...
+    @property
+    def upkeep(self) -> Upkeep: ...
 
 
 class Housekeeper(threading.Thread):
@@ -49,7 +51,10 @@ class Housekeeper(threading.Thread):
                 if since_sweep_s >= SWEEP_EVERY_S:
                     since_sweep_s = 0.0
                     # As long as there is plenty to do, on and on: each slice lets callers in between.
-                    while backend.tidy(SLICES_PER_SWEEP) >= SLICES_PER_SWEEP and not backend.closed.is_set():
+                    while (
+                        backend.upkeep.tidy(SLICES_PER_SWEEP) >= SLICES_PER_SWEEP
+                        and not backend.closed.is_set()
+                    ):
                         pass
             except Exception as error:  # noqa: BLE001
                 # Whatever it is, the next round tries again: a store without a housekeeper rots.
