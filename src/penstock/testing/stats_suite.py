@@ -88,6 +88,13 @@ class StatsSuite(BackendCase):
         clock.advance(60)
         assert q.stats().ack_rate_per_s == 0
 
+    def test_a_rate_forgets_what_is_a_minute_old(self, q: Queue, clock: ManualClock) -> None:
+        q.enqueue_many([NewMessage()] * 60)
+        clock.advance(59)
+        assert q.stats().enqueue_rate_per_s == 1
+        clock.advance(1)
+        assert q.stats().enqueue_rate_per_s == 0
+
     @requires("journal")
     def test_the_journals_first_and_last_number_and_size_are_known(self, q: Queue) -> None:
         empty = q.stats()

@@ -37,6 +37,17 @@ class TimeSuite(BackendCase):
         assert payloads(q.lease(10)) == [b"2"]
 
     @requires("delay")
+    def test_a_delayed_message_became_visible_when_its_time_had_come_however_late_someone_looks(
+        self, q: Queue, clock: ManualClock
+    ) -> None:
+        message_id = q.enqueue(b"", delay_s=10)
+        due_ns = q.get(message_id).visible_at_ns
+        clock.advance(25)
+        assert (q.get(message_id).state, q.get(message_id).visible_at_ns) == ("ready", due_ns)
+        take_one(q)
+        assert (q.get(message_id).state, q.get(message_id).visible_at_ns) == ("leased", due_ns)
+
+    @requires("delay")
     def test_messages_are_delivered_by_the_time_they_became_visible(
         self, q: Queue, clock: ManualClock
     ) -> None:

@@ -150,7 +150,9 @@ class EmbeddedBackend:
     # -- messages -------------------------------------------------------------------------------
 
     def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
-        return self._engine.durably(lambda: self._enqueuer.enqueue(queue, messages))
+        return self._engine.durably_merged(
+            queue, messages, lambda batch: self._enqueuer.enqueue(queue, batch)
+        )
 
     def upsert(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
         def command() -> list[EnqueueResult]:

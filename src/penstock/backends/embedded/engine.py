@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from types import TracebackType
 from typing import Literal, TypeVar
 
@@ -26,6 +26,8 @@ from penstock.ids import IdGenerator
 from penstock.kv.base import Store
 
 T = TypeVar("T")
+Item = TypeVar("Item")
+R = TypeVar("R")
 
 Durability = Literal["sync", "interval", "os"]
 
@@ -34,6 +36,11 @@ Durability = Literal["sync", "interval", "os"]
 DUE_HINT_EVERY = 4096
 
 FAR_FUTURE_NS = 1 << 63
+
+
+#: One item for each fork since the first process: asking the kernel who one is, each time, is dear.
+_forks: list[None] = []
+os.register_at_fork(after_in_child=lambda: _forks.append(None))
 
 
 class Engine:
@@ -60,7 +67,7 @@ class Engine:
         #: Queues that a long-poll waits on.
         self.waiting: set[QueueState] = set()
         #: A forked child has a copy of all this, and of a database that only its parent may write.
-        self._pid = os.getpid()
+        self._pid, self._forks = os.getpid(), len(_forks)
         self._stopped: StorageError | None = None
         #: Why the last write failed, until one succeeds: some engines then refuse all others.
         self.write_failure: BaseException | None = None
@@ -127,7 +134,7 @@ class Engine:
     @property
     def inherited(self) -> bool:
         """Whether this process is a fork of the one that opened the store."""
-        return os.getpid() != self._pid
+        return self._forks != len(_forks)
 
     @property
     def stopped(self) -> StorageError | None:
@@ -137,6 +144,15 @@ class Engine:
         """Run a command and return its answer once what it wrote is as durable as the mode promises."""
         self.check_usable()
         return command() if self.durability != "sync" else self._group.run(command)
+
+    def durably_merged(
+        self, kind: Hashable, items: Sequence[Item], command: Callable[[Sequence[Item]], list[R]]
+    ) -> list[R]:
+        """The same for a command that answers item by item: neighbours of a kind become one batch."""
+        self.check_usable()
+        if self.durability != "sync":
+            return command(items)
+        return self._group.run_merged(kind, items, command)
 
     def sync(self) -> None:
         """Make everything written so far survive a power cut."""

@@ -3,27 +3,34 @@
 A lone caller runs its command and syncs. While it waits for the disk, others queue up; the first of them
 then takes all their commands, one after the other, syncs once, and wakes each with its own answer. A caller
 sleeps and wakes once, whatever the number of others: hand-overs between threads cost more than the commands.
+Neighbours that enqueue into the same queue become one batch.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar, cast
 
 from penstock.errors import BackendUnavailable
 
 T = TypeVar("T")
+Item = TypeVar("Item")
+R = TypeVar("R")
 
 
 class _Ticket:
     """One caller's command and its answer. The gate opens when it is done, or its turn to lead."""
 
-    __slots__ = ("abandoned", "answer", "command", "done", "error", "gate", "leads")
+    __slots__ = ("abandoned", "answer", "command", "done", "error", "gate", "items", "kind", "leads")
 
-    def __init__(self, command: Callable[[], Any]) -> None:
+    def __init__(self, command: Callable[..., Any], kind: Hashable = None, items: Sequence[Any] = ()) -> None:
         self.command = command
+        #: None for a command that stands alone; those of one kind take each other's items.
+        self.kind = kind
+        self.items = items
         self.gate = threading.Lock()
         self.gate.acquire()
         self.leads = False
@@ -31,6 +38,24 @@ class _Ticket:
         self.done = False
         self.answer: Any = None
         self.error: Exception | None = None
+
+
+def _execute(tickets: list[_Ticket]) -> None:
+    """Run one command, alone or on the items of all these tickets, and deal out its answers."""
+    first = tickets[0]
+    try:
+        if first.kind is None:
+            first.answer = first.command()
+            return
+        answers = first.command([item for ticket in tickets for item in ticket.items])
+    except Exception as error:  # noqa: BLE001 (the callers' own: raised there)
+        for ticket in tickets:
+            ticket.error = error
+        return
+    at = 0
+    for ticket in tickets:
+        ticket.answer = answers[at : at + len(ticket.items)]
+        at += len(ticket.items)
 
 
 class GroupCommit:
@@ -44,7 +69,15 @@ class GroupCommit:
 
     def run(self, command: Callable[[], T]) -> T:
         """The command's answer. Call it without holding any lock that a command takes."""
-        ticket = _Ticket(command)
+        return cast(T, self._run(_Ticket(command)))
+
+    def run_merged(
+        self, kind: Hashable, items: Sequence[Item], command: Callable[[Sequence[Item]], list[R]]
+    ) -> list[R]:
+        """The command's answers for these items; it may be run on those of neighbours of its kind as well."""
+        return cast("list[R]", self._run(_Ticket(command, kind, items)))
+
+    def _run(self, ticket: _Ticket) -> object:
         with self._mutex:
             self._waiting.append(ticket)
             ticket.leads, self._led = not self._led, True
@@ -54,7 +87,7 @@ class GroupCommit:
             self._lead()
         if ticket.error is not None:
             raise ticket.error
-        return cast(T, ticket.answer)
+        return ticket.answer
 
     def _wait(self, ticket: _Ticket) -> None:
         try:
@@ -72,20 +105,19 @@ class GroupCommit:
             self._waiting.clear()
         failure: Exception | None = BackendUnavailable("interrupted before its sync; try again")
         try:
-            for ticket in group:
-                try:
-                    ticket.answer = ticket.command()
-                except Exception as error:  # noqa: BLE001 (the caller's own: raised there)
-                    ticket.error = error
+            for kind, neighbours in itertools.groupby(group, key=lambda ticket: ticket.kind):
+                for part in [list(neighbours)] if kind is not None else [[one] for one in neighbours]:
+                    _execute(part)
             failure = self._synced()
         finally:  # Also after an interrupt: it is this thread's to raise, and nobody is told of success.
             for ticket in group:
                 ticket.error = ticket.error or failure
                 ticket.done = True
-            with self._mutex:
-                self._appoint()
+            # Before the next leader: those who come back at once are then in its group.
             for ticket in group:
                 ticket.gate.release()
+            with self._mutex:
+                self._appoint()
 
     def _synced(self) -> Exception | None:
         try:
