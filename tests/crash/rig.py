@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import shutil
@@ -54,7 +55,8 @@ class Zygote:
             bufsize=0,
         )
         self._buffer = b""
-        self._child = 0
+        #: A handle, not a number: a number may be another process by the time it is killed.
+        self._child: int | None = None
 
     def __enter__(self) -> Zygote:
         return self
@@ -62,8 +64,7 @@ class Zygote:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._child:
-            os.kill(self._child, signal.SIGKILL)
+        self._kill_child()
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -81,9 +82,9 @@ class Zygote:
         while "ended" not in seen and (left_s := deadline_s - time.perf_counter()) > 0:
             seen |= self._answers(left_s)
         if "ended" not in seen:
-            os.kill(self._child, signal.SIGKILL)
+            self._kill_child()
             seen |= self._wait_for("ended")
-        self._child = 0
+        self._forget_child()
         return int(seen["ended"])
 
     def probe(self, order: ProbeOrder) -> Answer:
@@ -112,8 +113,20 @@ class Zygote:
         *lines, self._buffer = self._buffer.split(b"\n")
         seen = {word: rest for word, _, rest in (line.decode().partition(" ") for line in lines)}
         if "started" in seen:
-            self._child = int(seen["started"])
+            with contextlib.suppress(ProcessLookupError):  # It has killed itself already.
+                self._child = os.pidfd_open(int(seen["started"]))
         return seen
+
+    def _kill_child(self) -> None:
+        if self._child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._child, signal.SIGKILL)
+        self._forget_child()
+
+    def _forget_child(self) -> None:
+        if self._child is not None:
+            os.close(self._child)
+        self._child = None
 
 
 @dataclass

@@ -6,6 +6,7 @@ each step. What is left must be, byte for byte, what an undisturbed run had afte
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
@@ -324,7 +325,6 @@ def test_a_failed_write_surfaces_and_changes_nothing_and_a_second_try_succeeds(n
             assert content(system.store) == run.contents[failing], f"after {failing} of {run.writes} writes"
             assert system.backend.check().problems == []
             case.act(system, given)
-            system.backend.sweep(0)
         assert system.backend.check().problems == []
         assert summary(system.backend) == run.achieved
 
@@ -342,8 +342,11 @@ def test_a_store_that_refuses_writes_after_a_failed_one_works_again_when_reopene
         else:
             with pytest.raises(StorageFull):
                 case.act(system, given)
+            if name == "sweep":  # It takes the queues in turn: the one that failed may come last now.
+                with contextlib.suppress(StorageError):
+                    case.act(system, given)
             with pytest.raises(StorageError):
-                (case.act(system, given), case.act(system, given))  # A sweep may start with another queue.
+                case.act(system, given)
         store = system.store.reopen()
         assert content(store) == run.contents[failing]
         system.backend = opened(store, system.clock)

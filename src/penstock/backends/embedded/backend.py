@@ -188,7 +188,7 @@ class EmbeddedBackend:
         with engine.lock:
             engine.check_usable()
             q = engine.queue(queue)
-            for kind in (Due.LEASE, Due.DELAY):
+            for kind in (Due.TTL, Due.LEASE, Due.DELAY):
                 # Until there is enough: what else is due is for the next call, or the sweep.
                 while apply_due(engine, kind) == SLICE and q.counters.counts[StateCode.READY] < max_messages:
                     pass

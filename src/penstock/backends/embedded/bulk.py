@@ -250,21 +250,22 @@ def _redrive_slice(txn: Transaction, q: QueueState, work: Work) -> bool:
     candidates = _candidates(txn, q, work, SLICE) if wanted > 0 else []
     if wanted <= 0 or work.position == before:
         return True
-    by_target: dict[str, list[Found]] = {}
-    chosen = 0
-    for found in find_many(engine, q, [found.raw_id for found in candidates]):
-        if found is None or (found.code == StateCode.READY and ORIGIN not in found.body.headers):
-            continue
-        name = job.target or found.body.headers.get(ORIGIN, q.name)
-        if name in engine.queues and chosen < wanted:
-            by_target.setdefault(name, []).append(found)
-            chosen += 1
-    for name, group in by_target.items():
-        target = engine.queue(name)
-        if target is q:
-            work.done += _revive_here(txn, q, group)
-        else:
-            work.done += len(_transfer(txn, q, target, group, Kind.REDRIVEN))
+    willing = [
+        found
+        for found in find_many(engine, q, [found.raw_id for found in candidates])
+        if found is not None and (found.code == StateCode.DEAD or ORIGIN in found.body.headers)
+    ]
+    while willing and work.done < job.limit:
+        # Some may not go, for their ids exist there: others then take their place.
+        batch, willing = willing[: job.limit - work.done], willing[job.limit - work.done :]
+        by_target: dict[str, list[Found]] = {}
+        for found in batch:
+            by_target.setdefault(job.target or found.body.headers.get(ORIGIN, q.name), []).append(found)
+        for name, group in by_target.items():
+            if name == q.name:
+                work.done += _revive_here(txn, q, group)
+            elif name in engine.queues:
+                work.done += len(_transfer(txn, q, engine.queue(name), group, Kind.REDRIVEN))
     return work.done >= job.limit
 
 

@@ -225,7 +225,7 @@ class Enqueuer:
             tuple(m.throttle_keys),
             found.body.dedup_id,
             m.payload,
-            placed=found.body.placed or found.code == StateCode.DELAYED or visible_at_ns > now_ns,
+            placed=found.body.placed or not found.fresh or visible_at_ns > now_ns,
         )
         txn.put(q.prefix + found.raw_id, encode_body(body), self._engine.messages)
         if visible_at_ns > now_ns:
@@ -347,8 +347,9 @@ class _Rest:
         txn, q = self._txn, self._q
         found = self._known.get(raw_id) if m.id is not None else None
         if found is not None and found.code in WAITING and 0 < found.row.expires_at_ns <= txn.now_ns:
-            # Over, but not swept yet. Its body is about to be replaced: only the rest of it goes.
+            # Over, but not swept yet.
             leave(txn, q, found)
+            txn.delete(q.prefix + raw_id, txn.engine.messages)
             txn.record(q, Kind.EXPIRED, [raw_id])
             found = self._known[raw_id] = None
         if raw_id in self._taken or (found is not None and found.code != StateCode.GONE):

@@ -138,6 +138,9 @@ class ReadyIndex:
             self._discover_some()
         out: list[tuple[Lane, Row]] = []
         while len(out) < count:
+            if self._may_find_higher():
+                self._discover_some()
+                continue
             level, allowance = self._next_level(count - len(out))
             if level < 0:
                 if self._undiscovered_from is None:
@@ -148,6 +151,14 @@ class ReadyIndex:
             self._take_from_ring(txn, self._rings[level], allowance, out)
             self._note_service(level, len(out) - before)
         return out
+
+    def _may_find_higher(self) -> bool:
+        """Whether lanes are yet to be discovered above, or at, the highest level that has any in line."""
+        at = self._undiscovered_from
+        if at is None or len(at) <= len(self._prefix):
+            return False
+        top = next((level for level in range(LEVELS) if self._rings[level]), LEVELS)
+        return at[len(self._prefix)] < top
 
     def may_have_next(self) -> bool:
         """False only if `take` would find nothing."""
