@@ -34,6 +34,7 @@ from penstock.testing.receipt_suite import ReceiptSuite
 from penstock.testing.replace_suite import ReplaceQueuesSuite
 from penstock.testing.state_suite import StateSuite
 from penstock.testing.stats_suite import StatsSuite
+from penstock.testing.sweep_suite import SweepSuite
 from penstock.testing.thread_suite import ThreadSuite
 from penstock.testing.time_suite import TimeSuite
 from penstock.testing.transition_suite import TransitionSuite
@@ -56,6 +57,7 @@ class BackendSuite(
     ListingSuite,
     StatsSuite,
     TimeSuite,
+    SweepSuite,
     DueSuite,
     PrioritySuite,
     FairnessSuite,
