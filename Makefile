@@ -33,6 +33,7 @@ demo: $(VENV)/ready ## Show what Penstock does
 
 bench: $(VENV)/ready ## Measure the embedded store
 	$(PY) benchmarks/core.py $(ARGS)
+	$(PY) benchmarks/flat.py
 
 format: $(VENV)/ready ## Format, and fix what the linter can fix
 	$(PY) -m ruff check --fix $(TREES)
