@@ -31,8 +31,12 @@ def test_the_readme_starts_with_a_sentence_and_two_commands() -> None:
     assert text.index("make demo") < text.index("make test") < text.index("import penstock")
 
 
-def test_the_readme_has_a_place_for_measured_figures() -> None:
-    assert "<!-- figures: core -->" in README.read_text()
+def test_the_figures_of_the_readme_are_those_of_the_performance_page() -> None:
+    readme, page = README.read_text(), (ROOT / "docs/performance.md").read_text()
+    figures = re.findall(r"\| (?:enqueue|lease|ack) \| ([\d,]+) \| ([\d.]+) \|", readme)
+    assert len(figures) == 3
+    assert all(f"{rate} | {ratio}" in page for rate, ratio in figures)
+    assert "<!-- figures" not in readme
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
