@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 
 from penstock import Event, Kind, Queue, State
-from penstock.message import STORED_STATES, TRANSITIONS
+from penstock.message import STORED_STATES, TRANSITIONS, state_after
 
 #: Events that one read asks for: odd, so that reads end inside frames.
 EVENTS_PER_READ = 997
@@ -70,25 +70,6 @@ def fold(events: list[Event], *, from_start: bool = True) -> Fold:
         if after == State.DELAYED:
             visible_at_ns[key] = event.due_ns
     return out
-
-
-def state_after(event: Event) -> State | None:
-    """Where an event leaves its message, by what `Event` documents of its fields."""
-    match event.kind:
-        case Kind.ENQUEUED | Kind.UPDATED | Kind.NACKED:
-            return State.DELAYED if event.due_ns > event.at_ns else State.READY
-        case Kind.LEASED | Kind.EXTENDED:
-            return State.LEASED
-        case Kind.RELEASED:
-            return State.READY
-        case Kind.ACKED:
-            return State.DONE if event.due_ns else None
-        case Kind.DEAD:
-            return None if event.extra else State.DEAD
-        case Kind.REDRIVEN:
-            return None if event.extra else State.READY
-        case _:
-            return None
 
 
 def prove_journal(q: Queue) -> Fold:
