@@ -1,26 +1,17 @@
-"""Message, lease, expiry and event are one write: whatever fails, all of it is there or none.
-
-Every operation is run with each of its writes failing in turn, and with the process dying before and after
-each step. What is left must be, byte for byte, what an undisturbed run had after as many writes.
-"""
+"""Every operation of a backend, on a store that fails when told to: what the tests of atomicity disturb."""
 
 from __future__ import annotations
 
-import contextlib
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
-from unittest import mock
+from typing import Any, NamedTuple
 
-import pytest
-
-from penstock import Delivery, Entry, NewMessage, Queue, StorageError, StorageFull
-from penstock.backends.embedded import bulk
+from penstock import Delivery, Entry, NewMessage, Queue
 from penstock.backends.embedded.backend import EmbeddedBackend
 from penstock.backends.embedded.keys import SPACES
 from penstock.clock import ManualClock
 from penstock.kv.base import Batch
-from penstock.kv.memory import Faults, MemoryStore, SimulatedCrash
+from penstock.kv.memory import Faults, MemoryStore
 from penstock.message import STORED_STATES, State
 from penstock.settings import queue_settings
 
@@ -281,13 +272,6 @@ class Run(NamedTuple):
         return len(self.contents) - 1
 
 
-@pytest.fixture(autouse=True)
-def small_slices() -> Any:
-    """Bulk operations of a few messages are long ones."""
-    with mock.patch.object(bulk, "SLICE", 3):
-        yield
-
-
 def arranged(case: Case) -> tuple[System, Any]:
     system = System()
     return system, case.arrange(system)
@@ -300,239 +284,3 @@ def undisturbed(case: Case) -> Run:
     history, steps = system.store.history, system.faults.steps - steps
     assert system.backend.check().problems == []
     return Run(list(history), first, steps, summary(system.backend))
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_an_operation_is_one_write(name: str) -> None:
-    run = undisturbed(CASES[name])
-    assert run.writes == CASES[name].writes or (CASES[name].writes is None and run.writes > 1)
-    assert run.contents[0] != run.contents[-1]
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_failed_write_surfaces_and_changes_nothing_and_a_second_try_succeeds(name: str) -> None:
-    case = CASES[name]
-    run = undisturbed(case)
-    for failing in range(run.writes):
-        system, given = arranged(case)
-        system.faults.fail_write_at = system.faults.writes + failing + 1
-        if (name, failing) == ("delete a queue", 1):
-            case.act(system, given)  # The queue is gone by the first write; its rows are for the sweep.
-            system.backend.sweep(100)
-        else:
-            with pytest.raises(StorageFull):
-                case.act(system, given)
-            assert content(system.store) == run.contents[failing], f"after {failing} of {run.writes} writes"
-            assert system.backend.check().problems == []
-            case.act(system, given)
-        assert system.backend.check().problems == []
-        assert summary(system.backend) == run.achieved
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_store_that_refuses_writes_after_a_failed_one_works_again_when_reopened(name: str) -> None:
-    case = CASES[name]
-    run = undisturbed(case)
-    for failing in range(run.writes):
-        system, given = arranged(case)
-        system.faults.recovers = False
-        system.faults.fail_write_at = system.faults.writes + failing + 1
-        if (name, failing) == ("delete a queue", 1):
-            case.act(system, given)
-        else:
-            with pytest.raises(StorageFull):
-                case.act(system, given)
-            if name == "sweep":  # It takes the queues in turn: the one that failed may come last now.
-                with contextlib.suppress(StorageError):
-                    case.act(system, given)
-            with pytest.raises(StorageError):
-                case.act(system, given)
-        store = system.store.reopen()
-        assert content(store) == run.contents[failing]
-        system.backend = opened(store, system.clock)
-        assert system.backend.check().problems == []
-        if failing == 0:
-            case.act(system, given)
-            assert summary(system.backend) == run.achieved
-
-
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("name", CASES)
-def test_a_process_that_dies_leaves_the_store_as_it_was_after_some_whole_writes(
-    name: str, moment: Literal["before", "after"]
-) -> None:
-    case = CASES[name]
-    run = undisturbed(case)
-    for step in range(run.steps):
-        system, given = arranged(case)
-        system.faults.crash_at_step = system.faults.steps + step + 1
-        system.faults.crash_moment = moment
-        with pytest.raises(SimulatedCrash):
-            case.act(system, given)
-        store = system.store.reopen()
-        assert content(store) in run.contents
-        backend = opened(store, system.clock)
-        assert backend.check().problems == []
-        finish(backend)
-        assert backend.check().problems == []
-
-
-@pytest.mark.parametrize("moment", ["before", "after"])
-@pytest.mark.parametrize("name", CASES)
-def test_a_power_cut_leaves_the_store_as_it_was_after_some_whole_writes(
-    name: str, moment: Literal["before", "after"]
-) -> None:
-    case = CASES[name]
-    run = undisturbed(case)
-    for step in range(run.steps):
-        system, given = arranged(case)
-        system.faults.crash_at_step = system.faults.steps + step + 1
-        system.faults.crash_moment = moment
-        with pytest.raises(SimulatedCrash):
-            case.act(system, given)
-        for seed in range(3):
-            store = system.store.crash(random.Random(seed))
-            # What nobody was told of may be gone as well: the releases of a sweep before, say.
-            assert content(store) in run.history
-            assert opened(store, system.clock).check().problems == []
-
-
-#: Time does the same again when it is asked: nobody is told of it, so nobody waits for the disk.
-UNPROMISED = {"sweep", "look at what time has changed"}
-
-
-@pytest.mark.parametrize("name", sorted(set(CASES) - UNPROMISED))
-def test_what_an_operation_has_answered_survives_a_power_cut(name: str) -> None:
-    case = CASES[name]
-    run = undisturbed(case)
-    system, given = arranged(case)
-    case.act(system, given)
-    for seed in range(3):
-        store = system.store.crash(random.Random(seed))
-        if name == "delete a queue":  # The dropping of its rows is housekeeping.
-            assert content(store) in run.contents[1:]
-        else:
-            assert content(store) == run.contents[-1]
-        backend = opened(store, system.clock)
-        assert backend.check().problems == []
-        assert summary(backend) == run.achieved
-
-
-def finish(backend: EmbeddedBackend) -> None:
-    """Whatever a crash left half done is done by sweeping."""
-    while backend.sweep(100):
-        pass
-
-
-@pytest.mark.parametrize("name", ["move many", "redrive many", "purge many", "delete a queue"])
-def test_a_bulk_operation_that_a_crash_cut_short_is_finished_by_the_sweep(name: str) -> None:
-    case = CASES[name]
-    run = undisturbed(case)
-    for step in range(2, run.steps):
-        system, given = arranged(case)
-        system.faults.crash_at_step = system.faults.steps + step
-        with pytest.raises(SimulatedCrash):
-            case.act(system, given)
-        backend = opened(system.store.reopen(), system.clock)
-        finish(backend)
-        assert summary(backend) == run.achieved
-        assert backend.check().problems == []
-
-
-# A failed sync
-
-
-CALLS: dict[str, Callable[[EmbeddedBackend], object]] = {
-    "create_queue": lambda b: b.create_queue(queue_settings("new", {})),
-    "create_queue of one that exists": lambda b: b.create_queue(queue_settings("q", {})),
-    "update_queue": lambda b: b.update_queue(queue_settings("q", {})),
-    "delete_queue": lambda b: b.delete_queue("q"),
-    "delete_queue of one that does not exist": lambda b: b.delete_queue("nowhere"),
-    "replace_queues": lambda b: b.replace_queues([]),
-    "queue": lambda b: b.queue("q"),
-    "queues": lambda b: b.queues(),
-    "enqueue": lambda b: b.enqueue("q", [NewMessage(b"")]),
-    "enqueue nothing": lambda b: b.enqueue("q", []),
-    "upsert": lambda b: b.upsert("q", [NewMessage(b"")]),
-    "lease": lambda b: b.lease("q", 1, None, 0, ""),
-    "ack": lambda b: b.ack("q", ["x"]),
-    "nack": lambda b: b.nack("q", ["x"], None, ""),
-    "reject": lambda b: b.reject("q", ["x"], ""),
-    "extend": lambda b: b.extend("q", ["x"], 5),
-    "move": lambda b: b.move("q", [ID], "kept"),
-    "redrive": lambda b: b.redrive("q", 9, None),
-    "purge": lambda b: b.purge("q", [State.READY]),
-    "get_many": lambda b: b.get_many("q", [ID]),
-    "peek": lambda b: b.peek("q", 1, 0),
-    "page": lambda b: b.page("q", State.READY, None, None, 5),
-    "stats": lambda b: b.stats("q"),
-    "due": lambda b: b.due(0, None, 5, None),
-    "events": lambda b: b.events("q", 0, 5),
-    "open_cursor": lambda b: b.open_cursor("q", "c", False),
-    "read_cursor": lambda b: b.read_cursor("q", "c", 5),
-    "commit_cursor": lambda b: b.commit_cursor("q", "c", 0),
-    "drop_cursor": lambda b: b.drop_cursor("q", "c"),
-    "cursors": lambda b: b.cursors("q"),
-    "append_entries": lambda b: b.append_entries("world", [Entry("k")]),
-    "scan_entries": lambda b: b.scan_entries("world"),
-    "get_entries": lambda b: b.get_entries([ID]),
-    "world_stats": lambda b: b.world_stats("world"),
-    "configure_world": lambda b: b.configure_world("world", 1, None),
-    "put_state": lambda b: b.put_state("key", b""),
-    "get_state": lambda b: b.get_state("key"),
-    "delete_state": lambda b: b.delete_state("key"),
-    "check": lambda b: b.check(),
-    "sweep": lambda b: b.sweep(5),
-}
-
-
-def test_every_call_of_a_backend_is_listed_here() -> None:
-    public = {name for name in vars(EmbeddedBackend) if not name.startswith("_")}
-    properties = {name for name in public if isinstance(vars(EmbeddedBackend)[name], property)}
-    assert public - properties - {"info", "health", "close"} <= {name.split()[0] for name in CALLS}
-
-
-def after_failed_sync() -> System:
-    system = System()
-    arrange_full_queue(system)
-    system.faults.fail_sync_at = system.faults.syncs + 1
-    with pytest.raises(StorageError, match="sync failed"):
-        system["q"].enqueue(b"in doubt")
-    return system
-
-
-@pytest.mark.parametrize("name", CALLS)
-def test_after_a_failed_sync_every_call_says_to_reopen_the_store(name: str) -> None:
-    system = after_failed_sync()
-    with pytest.raises(StorageError, match="reopen"):
-        CALLS[name](system.backend)
-
-
-def test_after_a_failed_sync_health_says_so_and_info_still_answers() -> None:
-    backend = after_failed_sync().backend
-    assert backend.health().status == "unhealthy"
-    assert "sync failed" in backend.health().reasons[0]
-    assert backend.info().engine == "memory"
-    backend.close()
-
-
-def test_a_store_whose_sync_failed_works_again_when_reopened() -> None:
-    system = after_failed_sync()
-    for store in (system.store.reopen(), system.store.crash(random.Random(1))):
-        backend = opened(store, system.clock)
-        assert backend.check().problems == []
-        before = Queue(backend, "q").length()
-        Queue(backend, "q").enqueue(b"again")
-        assert Queue(backend, "q").length() == before + 1
-
-
-def test_a_failed_sync_lets_no_other_operation_claim_success() -> None:
-    system = System()
-    deliveries = system.leased()
-    system.faults.fail_sync_at = system.faults.syncs + 1
-    with pytest.raises(StorageError):
-        system["q"].ack(receipts(deliveries[:1]))
-    with pytest.raises(StorageError, match="reopen"):
-        system["q"].ack(receipts(deliveries[1:]))
-    lost = opened(system.store.crash(random.Random(0)), system.clock)
-    assert Queue(lost, "q").stats().leased >= 2
