@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from types import TracebackType
+from typing import Any
 
 import msgspec
+import pytest
 
 import penstock
 from tests.crash.child import ENDED, Order
@@ -41,6 +43,14 @@ def seeds(first: int, count: int) -> Sequence[int]:
     """The seeds of a test: its own, or the one to replay."""
     replayed = os.environ.get(SEED_VARIABLE)
     return [int(replayed)] if replayed else range(first, first + count)
+
+
+def campaigns(*, short: tuple[int, int], soak: tuple[int, int]) -> list[Any]:
+    """`seed, rounds` of a test: short campaigns every time, long ones in a soak; (how many, rounds) each."""
+    return [
+        *(pytest.param(seed, short[1]) for seed in seeds(1, short[0])),
+        *(pytest.param(seed, soak[1], marks=pytest.mark.soak) for seed in seeds(101, soak[0])),
+    ]
 
 
 class Zygote:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.rig import Campaign, Zygote, seeds, sweep_all
+from tests.crash.rig import Campaign, Zygote, campaigns, sweep_all
 from tests.crash.truth import read_truth
 
 TEST = Path(__file__).stem
@@ -41,11 +41,11 @@ def run_campaign(seed: int, rounds: int, folder: Path, request: pytest.FixtureRe
     request.node.user_properties.append(("crash campaign", campaign.report()))
 
 
-@pytest.mark.parametrize("seed", seeds(1, 5))
+@pytest.mark.parametrize(("seed", "rounds"), campaigns(short=(5, 5), soak=(12, 20)))
 def test_a_killed_process_leaves_every_acknowledged_result_true(
-    seed: int, tmp_path: Path, request: pytest.FixtureRequest
+    seed: int, rounds: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    run_campaign(seed, 5, tmp_path, request)
+    run_campaign(seed, rounds, tmp_path, request)
 
 
 def kill_at_birth(seed: int, rounds: int, folder: Path, request: pytest.FixtureRequest) -> None:
@@ -60,24 +60,8 @@ def kill_at_birth(seed: int, rounds: int, folder: Path, request: pytest.FixtureR
     request.node.user_properties.append(("crash campaign", campaign.report()))
 
 
-@pytest.mark.parametrize("seed", seeds(1, 1))
+@pytest.mark.parametrize(("seed", "rounds"), campaigns(short=(1, 12), soak=(1, 150)))
 def test_a_process_killed_while_it_makes_its_store_leaves_one_that_opens(
-    seed: int, tmp_path: Path, request: pytest.FixtureRequest
+    seed: int, rounds: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    kill_at_birth(seed, 12, tmp_path, request)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", seeds(101, 1))
-def test_processes_killed_while_they_make_their_stores_leave_ones_that_open(
-    seed: int, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    kill_at_birth(seed, 150, tmp_path, request)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", seeds(101, 12))
-def test_a_process_killed_for_minutes_leaves_every_acknowledged_result_true(
-    seed: int, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    run_campaign(seed, 20, tmp_path, request)
+    kill_at_birth(seed, rounds, tmp_path, request)

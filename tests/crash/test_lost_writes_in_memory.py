@@ -16,7 +16,7 @@ from penstock.kv.memory import Faults, MemoryStore, SimulatedCrash
 from tests.crash.load import THREADS, Worker, set_up
 from tests.crash.oracle import Oracle, prefix_complaints
 from tests.crash.record import ListLog
-from tests.crash.rig import Campaign, seeds, sweep_all
+from tests.crash.rig import Campaign, campaigns, sweep_all
 from tests.crash.system import BackendSystem
 from tests.crash.truth import Truth, read_truth
 
@@ -123,31 +123,15 @@ def run_campaign(
     request.node.user_properties.append(("crash campaign", campaign.report()))
 
 
-@pytest.mark.parametrize("seed", seeds(1, 4))
+@pytest.mark.parametrize(("seed", "rounds"), campaigns(short=(4, 10), soak=(10, 30)))
 def test_a_power_cut_takes_nothing_that_was_acknowledged_in_sync_mode(
-    seed: int, tmp_path: Path, request: pytest.FixtureRequest
+    seed: int, rounds: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    run_campaign(seed, 10, "sync", tmp_path, request)
+    run_campaign(seed, rounds, "sync", tmp_path, request)
 
 
-@pytest.mark.parametrize("seed", seeds(1, 2))
+@pytest.mark.parametrize(("seed", "rounds"), campaigns(short=(2, 10), soak=(4, 30)))
 def test_what_a_power_cut_leaves_in_os_mode_is_a_prefix_without_holes(
-    seed: int, tmp_path: Path, request: pytest.FixtureRequest
+    seed: int, rounds: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    run_campaign(seed, 10, "os", tmp_path, request)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", seeds(101, 10))
-def test_power_cuts_for_minutes_take_nothing_that_was_acknowledged_in_sync_mode(
-    seed: int, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    run_campaign(seed, 30, "sync", tmp_path, request)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", seeds(101, 4))
-def test_what_power_cuts_leave_for_minutes_in_os_mode_is_a_prefix_without_holes(
-    seed: int, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    run_campaign(seed, 30, "os", tmp_path, request)
+    run_campaign(seed, rounds, "os", tmp_path, request)

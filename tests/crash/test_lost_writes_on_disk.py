@@ -14,7 +14,7 @@ from tests.crash.bulk import OPEN_ONLY
 from tests.crash.child import Order, log_sizes
 from tests.crash.oracle import prefix_complaints
 from tests.crash.record import Synced, read_log
-from tests.crash.rig import Campaign, Zygote, seeds
+from tests.crash.rig import Campaign, Zygote, campaigns
 
 TEST = Path(__file__).stem
 #: What the disk has of the log: exactly what was synced; a part of the rest too; garbage behind it.
@@ -112,31 +112,15 @@ def run_campaign(
     request.node.user_properties.append(("crash campaign", campaign.report()))
 
 
-@pytest.mark.parametrize("seed", seeds(1, 3))
+@pytest.mark.parametrize(("seed", "rounds"), campaigns(short=(3, 5), soak=(8, 20)))
 def test_a_log_cut_back_to_its_last_sync_still_has_everything_acknowledged_in_sync_mode(
-    seed: int, tmp_path: Path, request: pytest.FixtureRequest
+    seed: int, rounds: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    run_campaign(seed, 5, "sync", tmp_path, request)
+    run_campaign(seed, rounds, "sync", tmp_path, request)
 
 
-@pytest.mark.parametrize("seed", seeds(1, 1))
+@pytest.mark.parametrize(("seed", "rounds"), campaigns(short=(1, 5), soak=(3, 20)))
 def test_a_log_cut_anywhere_leaves_a_prefix_without_holes_in_os_mode(
-    seed: int, tmp_path: Path, request: pytest.FixtureRequest
+    seed: int, rounds: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    run_campaign(seed, 5, "os", tmp_path, request)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", seeds(101, 8))
-def test_a_log_cut_back_for_minutes_still_has_everything_acknowledged_in_sync_mode(
-    seed: int, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    run_campaign(seed, 20, "sync", tmp_path, request)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", seeds(101, 3))
-def test_a_log_cut_anywhere_for_minutes_leaves_a_prefix_without_holes_in_os_mode(
-    seed: int, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    run_campaign(seed, 20, "os", tmp_path, request)
+    run_campaign(seed, rounds, "os", tmp_path, request)
