@@ -8,7 +8,7 @@ from datetime import datetime
 from penstock.backends.base import QueueBackend
 from penstock.errors import InvalidMessage
 from penstock.event import Entry, Event
-from penstock.message import checked_name
+from penstock.message import check_count, checked_name
 
 Moment = int | datetime | None
 
@@ -60,9 +60,9 @@ class Journal:
         """
         for name, names in (("kinds", kinds), ("labels", labels), ("flags", flags)):
             check_names(names, name)
-        for name, number in (("limit", limit), ("after", after)):
-            if number is not None and (isinstance(number, bool) or not isinstance(number, int) or number < 0):
-                raise InvalidMessage(f"{name} is {number!r:.40}; accepted: whole numbers from 0")
+        if limit is not None:
+            check_count(limit, "limit")
+        check_count(after, "after")
         return list(
             self._backend.scan_entries(
                 self.world,

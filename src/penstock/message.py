@@ -268,3 +268,8 @@ def checked_name(name: str, what: str) -> bytes:
     if b"\0" in raw:
         raise InvalidMessage(f"{what} {name!r:.60} has a NUL character; every other is accepted")
     return raw
+
+
+def check_count(value: int, name: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidMessage(f"{name} is {value!r:.40}; accepted: whole numbers from 0")

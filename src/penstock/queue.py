@@ -19,6 +19,7 @@ from penstock.message import (
     Outcome,
     Page,
     State,
+    check_count,
 )
 
 _WAITING = (State.DELAYED, State.READY)
@@ -181,6 +182,7 @@ class Queue:
         since_ns, until_ns = moment_ns(since, "since"), moment_ns(until, "until")
         if not kinds and since_ns is None and until_ns is None:
             return self._backend.events(self.name, after, limit)
+        check_count(limit, "limit")
         found: list[Event] = []
         page = self._backend.events(self.name, after, _PAGE)
         while page and len(found) < limit:

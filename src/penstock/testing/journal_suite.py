@@ -112,6 +112,8 @@ class JournalSuite(BackendCase):
             q.events(after=cast(Any, wrong))
         with pytest.raises(InvalidMessage):
             q.events(limit=cast(Any, wrong))
+        with pytest.raises(InvalidMessage, match="limit is"):
+            q.events(kinds=["acked"], limit=cast(Any, wrong))
 
     @requires("journal")
     def test_each_queue_has_a_journal_of_its_own(self, ps: Penstock, q: Queue) -> None:

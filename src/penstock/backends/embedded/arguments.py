@@ -8,11 +8,6 @@ from penstock.errors import InvalidMessage
 from penstock.message import MAX_HEADERS_BYTES, State
 
 
-def check_count(value: int, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidMessage(f"{name} is {value!r:.40}; accepted: whole numbers from 0")
-
-
 def check_lease_s(value: float) -> None:
     check_duration(value, "lease_s")
     if value < 0.001:

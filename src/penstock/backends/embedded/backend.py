@@ -15,7 +15,7 @@ import msgspec
 from penstock.backends.base import BackendHealth, BackendInfo, CheckReport, CursorInfo, QueueStats
 from penstock.backends.embedded import history, keys, leases, reads
 from penstock.backends.embedded.admin import Admin
-from penstock.backends.embedded.arguments import check_count, check_lease_s, check_reason, checked_state
+from penstock.backends.embedded.arguments import check_lease_s, check_reason, checked_state
 from penstock.backends.embedded.bulk import Bulk
 from penstock.backends.embedded.check import Checker
 from penstock.backends.embedded.engine import Durability, Engine, Transaction
@@ -43,6 +43,7 @@ from penstock.message import (
     NewMessage,
     Outcome,
     Page,
+    check_count,
     checked_name,
     parse_id,
 )
