@@ -16,6 +16,7 @@ from penstock import (
     Queue,
     QueueNotFound,
 )
+from penstock.clock import to_ns
 from penstock.testing.folding import kinds_of, read_events
 from penstock.testing.harness import (
     BackendCase,
@@ -129,6 +130,14 @@ class MoveSuite(BackendCase):
             assert errors(target.move([message_id], target="q")) == [None]
         assert (drain(q), target.length()) == ([b"x"], 0)
 
+    def test_a_message_from_before_the_clock_went_back_is_moved(
+        self, q: Queue, target: Queue, clock: ManualClock
+    ) -> None:
+        message_id = q.enqueue(b"x")
+        clock.set_ns(clock.now_ns() - to_ns(5))
+        assert errors(q.move([message_id], target="target")) == [None]
+        assert (q.length(), drain(target)) == (0, [b"x"])
+
     @requires("journal")
     def test_both_journals_record_a_move(self, q: Queue, target: Queue) -> None:
         message_id = q.enqueue(b"")
@@ -175,6 +184,16 @@ class PurgeSuite(BackendCase):
         assert (q.length(), q.lease(), ps.due()) == (0, [], [])
         q.enqueue(b"new")
         assert drain(q) == [b"new"]
+
+    @requires("delay")
+    def test_purge_removes_a_message_that_was_delayed_and_then_replaced(
+        self, q: Queue, clock: ManualClock
+    ) -> None:
+        message_id = q.enqueue(b"old", delay_s=10)
+        clock.advance(20)
+        assert q.stats().ready == 1
+        assert errors(q.upsert([NewMessage(b"new", id=message_id)])) == [None]
+        assert (q.purge(), q.length()) == (1, 0)
 
     def test_purge_of_an_empty_queue_removes_nothing(self, q: Queue) -> None:
         before = q.stats()

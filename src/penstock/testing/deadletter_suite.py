@@ -207,6 +207,19 @@ class DeadLetterSuite(BackendCase):
         assert (work.stats().dead, dead.length()) == (0, 1)
         assert dead.get(message_id).payload == b"x"
 
+    def test_of_two_messages_with_one_id_that_die_together_one_stays_at_home(
+        self, ps: Penstock, dead: Queue, clock: ManualClock
+    ) -> None:
+        homes = [ps.create_queue(name, dead_letter="dead", max_attempts=1) for name in ("a", "b")]
+        for home in homes:
+            home.enqueue(home.name.encode(), id="0191f2a0-0000-7000-8000-00000000abcd")
+            take_one(home, lease_s=1)
+        clock.advance(1)
+        sweep_all(ps)
+        assert (dead.stats().ready, [home.length() for home in homes]) == (1, [0, 0])
+        kept = [*dead.iter("ready"), *(message for home in homes for message in home.iter("dead"))]
+        assert sorted(message.payload for message in kept) == [b"a", b"b"]
+
     @requires("journal")
     def test_both_journals_name_the_other_queue(self, work: Queue, dead: Queue) -> None:
         message_id = bury(work, reason="why")
