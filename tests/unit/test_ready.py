@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
 
@@ -12,115 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.backends.embedded import keys, ready
-from penstock.backends.embedded.engine import Engine
-from penstock.backends.embedded.keys import SPACES, Meta
-from penstock.backends.embedded.ready import DISCOVERY_SLICE, HINT_EVERY, STARVATION_BOUND, ReadyIndex
-from penstock.backends.embedded.rows import encode_ready
-from penstock.clock import ManualClock
-from penstock.kv.base import Row, Space
-from penstock.kv.memory import MemoryStore
-
-QID = 7
-
-#: priority, fairness key
-Name = tuple[int, str]
-#: lane, place in it
-Item = tuple[Name, int]
-
-
-class CountingStore(MemoryStore):
-    """Counts what is read."""
-
-    def __init__(self, spaces: Sequence[str]) -> None:
-        super().__init__(spaces)
-        self.forget()
-
-    def forget(self) -> None:
-        self.rows_read = 0
-        #: Where each scan of the ready rows began.
-        self.lowers: list[bytes] = []
-
-    def scan(
-        self,
-        space: Space,
-        lower: bytes,
-        upper: bytes | None,
-        *,
-        reverse: bool = False,
-        limit: int | None = None,
-    ) -> Iterator[Row]:
-        if space.name == "ready":
-            self.lowers.append(lower)
-        for row in super().scan(space, lower, upper, reverse=reverse, limit=limit):
-            self.rows_read += space.name == "ready"
-            yield row
-
-
-def lane_of(name: Name) -> bytes:
-    return keys.lane(name[0], name[1].encode(), ())
-
-
-def id_of(order_ns: int) -> bytes:
-    return order_ns.to_bytes(16, "big")
-
-
-class Bench:
-    """A ready index on a store of its own, and beside it what it must hold: a plain dict."""
-
-    def __init__(self, *, fifo: bool = False) -> None:
-        self.store = CountingStore(SPACES)
-        self.engine = Engine(self.store, ManualClock(), random.Random(1), "os")
-        self.fifo = fifo
-        self.live: dict[Item, int] = {}
-        self.index = self.opened()
-
-    def opened(self) -> ReadyIndex:
-        return ReadyIndex(self.engine, QID, fifo=self.fifo)
-
-    def reopen(self) -> None:
-        """As after a failed write, or in a new process."""
-        self.index = self.opened()
-
-    def row(self, name: Name, order_ns: int, weight: int) -> Row:
-        key = keys.ready(QID, lane_of(name), order_ns, id_of(order_ns))
-        return key, encode_ready(weight, 0, 0, has_row=False)
-
-    def add(self, name: Name, orders: list[int], weight: int = 1) -> None:
-        """One transaction's rows of one lane, in order."""
-        with self.engine.transaction() as txn:
-            txn.changed = True
-            rows = [self.row(name, order_ns, weight) for order_ns in sorted(orders)]
-            for key, value in rows:
-                txn.put(key, value, self.engine.ready)
-            self.index.add(txn, lane_of(name), rows)
-        self.live |= {(name, order_ns): weight for order_ns in orders}
-
-    def take(self, count: int) -> list[Item]:
-        with self.engine.transaction() as txn:
-            taken = self.index.take(txn, count)
-            for _, (key, _) in taken:
-                txn.delete(key, self.engine.ready)
-        items = [(named(lane.lane), int.from_bytes(row[0][-24:-16], "big")) for lane, row in taken]
-        for item in items:
-            del self.live[item]  # Fails if it was taken before.
-        return items
-
-    def remove(self, item: Item) -> None:
-        """Out of turn, as a purge or a move does."""
-        with self.engine.transaction() as txn:
-            txn.changed = True
-            txn.delete(self.row(*item, 1)[0], self.engine.ready)
-            self.index.forget(lane_of(item[0]))
-        del self.live[item]
-
-    def keys_of(self, items: list[Item]) -> list[bytes]:
-        return sorted(self.row(*item, 1)[0] for item in items)
-
-
-def named(lane: bytes) -> Name:
-    return 9 - lane[0], keys.lane_fairness_key(lane)
-
+from penstock.backends.embedded import ready
+from penstock.backends.embedded.ready import DISCOVERY_SLICE, STARVATION_BOUND
+from tests.unit.ready_bench import Bench, Item, Name, lane_of
 
 # Every row once, in order, whatever is cached, forgotten or written down
 
@@ -304,45 +197,6 @@ def test_a_lane_that_is_not_discovered_yet_gets_what_is_added_to_it() -> None:
         bench.add((4, "9"), [100])
         bench.add((4, "99"), [101])
         assert len(bench.take(99)) == 11
-
-
-# Hints: reopening does not walk over what was consumed
-
-
-def test_the_head_of_a_consumed_lane_is_written_down_and_survives_reopening() -> None:
-    bench, name = Bench(), (4, "busy")
-    bench.add(name, list(range(HINT_EVERY + 10)))
-    bench.take(HINT_EVERY)
-    hint = bench.store.get(keys.lane_hint(QID, lane_of(name)), bench.engine.meta)
-    first_live = bench.row(name, HINT_EVERY, 1)[0]
-    assert hint is not None
-    assert bench.row(name, HINT_EVERY - 1, 1)[0] < hint[1:] <= first_live
-
-    bench.reopen()
-    bench.store.forget()
-    assert [order_ns for _, order_ns in bench.take(99)] == list(range(HINT_EVERY, HINT_EVERY + 10))
-    assert not any(bench.row(name, 0, 1)[0] <= lower < hint[1:] for lower in bench.store.lowers)
-    assert bench.store.rows_read <= 2 * 10 + ready.LEVELS
-
-
-def test_a_row_that_returns_before_the_hint_is_found_after_reopening() -> None:
-    bench, name = Bench(), (4, "busy")
-    bench.add(name, list(range(HINT_EVERY + 10)))
-    bench.take(HINT_EVERY)
-    bench.add(name, [5])
-    bench.reopen()
-    assert bench.take(2) == [(name, 5), (name, HINT_EVERY)]
-
-
-def test_hints_of_one_queue_say_nothing_about_another() -> None:
-    bench = Bench()
-    bench.add((4, ""), list(range(HINT_EVERY)))
-    bench.take(HINT_EVERY)
-    prefix = keys.meta(Meta.LANE_HINT)
-    written = [key for key, _ in bench.store.scan(bench.engine.meta, prefix, keys.after_prefix(prefix))]
-    assert written == [keys.lane_hint(QID, lane_of((4, "")))]
-    other = ReadyIndex(bench.engine, QID + 1, fifo=False)
-    assert list(other.scan(None)) == []
 
 
 # Turns: priorities first, none starved; keys share by weight
