@@ -193,13 +193,15 @@ class EmbeddedBackend:
                 # Until there is enough: what else is due is for the next call, or the sweep.
                 while apply_due(engine, kind) == SLICE and q.counters.counts[StateCode.READY] < max_messages:
                     pass
-            try:
-                return self._hand_out(queue, max_messages, lease_s, consumer)
-            except leases.DamagedBodies as damaged:
-                log.error("%s: set aside as dead", damaged)
-                with engine.transaction() as txn:
-                    leases.set_aside(txn, engine.queue(queue), damaged.rows)
-            return self._hand_out(queue, max_messages, lease_s, consumer)
+            while True:
+                try:
+                    return self._hand_out(queue, max_messages, lease_s, consumer)
+                except leases.DamagedBodies as damaged:
+                    if not damaged.rows:
+                        raise
+                    log.error("%s: set aside as dead", damaged)
+                    with engine.transaction() as txn:
+                        leases.set_aside(txn, engine.queue(queue), damaged.rows)
 
     def _hand_out(
         self, queue: str, max_messages: int, lease_s: float | None, consumer: str

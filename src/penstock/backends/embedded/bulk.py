@@ -6,21 +6,23 @@ A bulk operation of more than one slice is written down as a job, and each slice
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
 from penstock.backends.embedded import keys
-from penstock.backends.embedded.deadletter import ORIGIN, revived
+from penstock.backends.embedded.deadletter import ORIGIN, is_taken, revived
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Due, Meta, StateCode
-from penstock.backends.embedded.lookup import NO_BODY, STATES, Found, find_many, ready_found
+from penstock.backends.embedded.lookup import NO_BODY, STATES, Found, find_sound, ready_found
 from penstock.backends.embedded.numbers import next_number
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import (
-    DEDUP_ROW,
     MARK,
     Job,
+    decode_dedup,
     decode_job,
     decode_ready,
     decode_state,
@@ -40,10 +42,13 @@ from penstock.errors import (
     MessageNotFound,
     PenstockError,
     QueueNotFound,
+    StorageCorrupt,
     as_answer,
 )
 from penstock.event import Kind
 from penstock.message import OK, Outcome, format_id, parse_id
+
+log = logging.getLogger("penstock")
 
 SLICE = 500
 
@@ -67,6 +72,8 @@ class Bulk:
         self._engine = engine
         self._running: set[int] = set()
         self._resumed: dict[int, Work] = {}
+        #: Jobs that met something damaged: left alone until the store is opened again.
+        self._given_up: set[int] = set()
 
     # -- what callers ask for -------------------------------------------------------------------
 
@@ -122,9 +129,12 @@ class Bulk:
                     if self._slice(work):
                         del self._resumed[number]
                         break
-            except BaseException:
+            except BaseException as error:
                 del self._resumed[number]
-                raise
+                if not isinstance(error, StorageCorrupt):
+                    raise
+                self._given_up.add(number)
+                log.error("job %d (%s) was left alone: %s", number, work.job.what, error)
             finally:
                 self._running.discard(number)
         return taken
@@ -134,7 +144,9 @@ class Bulk:
         engine = self._engine
         with engine.lock:
             engine.check_usable()
-            if number in self._running or engine.kv.get(_job_key(number), engine.meta) is None:
+            if number in self._running or number in self._given_up:
+                return None
+            if engine.kv.get(_job_key(number), engine.meta) is None:
                 return None
             self._running.add(number)
             progress = engine.kv.get(_job_key(number) + b"p", engine.meta)
@@ -252,8 +264,8 @@ def _redrive_slice(txn: Transaction, q: QueueState, work: Work) -> bool:
         return True
     willing = [
         found
-        for found in find_many(engine, q, [found.raw_id for found in candidates])
-        if found is not None and (found.code == StateCode.DEAD or ORIGIN in found.body.headers)
+        for found in find_sound(engine, q, [found.raw_id for found in candidates])
+        if isinstance(found, Found) and (found.code == StateCode.DEAD or ORIGIN in found.body.headers)
     ]
     while willing and work.done < job.limit:
         # Some may not go, for their ids exist there: others then take their place.
@@ -286,13 +298,13 @@ def _transfer(
     txn: Transaction, q: QueueState, target: QueueState, group: list[Found], kind: Kind
 ) -> set[bytes]:
     """Take messages out of one queue and into another; the ids that went."""
-    there = find_many(txn.engine, target, [found.raw_id for found in group])
+    there = find_sound(txn.engine, target, [found.raw_id for found in group])
     ids: list[bytes] = []
     visible: list[int] = []
     for found, other in zip(group, there, strict=True):
-        if other is not None:
-            if other.code != StateCode.GONE:
-                continue
+        if is_taken(other):
+            continue
+        if isinstance(other, Found):
             unhold(txn, target, other)
         leave(txn, q, found)
         waiting = kind == Kind.MOVED and found.code != StateCode.DEAD
@@ -323,16 +335,16 @@ def _move_slice(txn: Transaction, q: QueueState, work: Work) -> bool:
     errors: dict[int, PenstockError] = {}
     group: list[Found] = []
     places: dict[bytes, int] = {}
-    for place, (raw_id, found) in enumerate(zip(ids, find_many(engine, q, ids), strict=True)):
+    for place, (raw_id, found) in enumerate(zip(ids, find_sound(engine, q, ids), strict=True)):
         if raw_id in places:
             continue
         places[raw_id] = place
-        if work.resumed and found is not None and found.body.enqueued_at_ns > job.at_ns:
+        if work.resumed and isinstance(found, Found) and found.body.enqueued_at_ns > job.at_ns:
             found = None  # Came after the call, under the id of one that went: not meant.
         refusal = _why_not_moved(q, target, raw_id, found)
         if refusal is not None:
             errors[place] = refusal
-        elif found is not None:
+        elif isinstance(found, Found):
             group.append(found)
     went = _transfer(txn, q, target, group, Kind.MOVED)
     for place, raw_id in enumerate(ids):
@@ -349,9 +361,11 @@ def _move_slice(txn: Transaction, q: QueueState, work: Work) -> bool:
 
 
 def _why_not_moved(
-    q: QueueState, target: QueueState, raw_id: bytes, found: Found | None
+    q: QueueState, target: QueueState, raw_id: bytes, found: Found | StorageCorrupt | None
 ) -> PenstockError | None:
     text = format_id(raw_id)
+    if isinstance(found, StorageCorrupt):
+        return found
     if found is None or found.code == StateCode.GONE:
         return MessageNotFound(text, q.name)
     if found.code == StateCode.LEASED:
@@ -363,34 +377,49 @@ def _why_not_moved(
 
 
 def _drop_slice(txn: Transaction, work: Work) -> bool:
-    """Rows in the due index are found through the rows that they belong to; the rest goes by range."""
+    """Rows in the due index are found through the rows that they belong to; the rest goes by range.
+
+    A damaged row goes without its due rows: those are dropped when they fall due.
+    """
     engine, qid = txn.engine, work.job.qid
     txn.changed = True
     prefix, end = keys.u32(qid), keys.u32(qid + 1)
-    states = list(engine.kv.scan(engine.state, prefix, end, limit=SLICE))
-    for key, value in states:
-        code, raw_id, row = key[4], key[-16:], decode_state(value)
-        txn.delete(key, engine.state)
-        if code in DUE_OF_STATE and row.until_ns:
-            txn.delete_due(DUE_OF_STATE[StateCode(code)], row.until_ns, qid, raw_id)
-        if code == StateCode.DELAYED and row.expires_at_ns:
-            txn.delete_due(Due.TTL, row.expires_at_ns, qid, raw_id)
-    ready = list(engine.kv.scan(engine.ready, prefix, end, limit=SLICE))
-    for key, value in ready:
-        txn.delete(key, engine.ready)
-        if expires_at_ns := decode_ready(value)[3]:
-            txn.delete_due(Due.TTL, expires_at_ns, qid, key[-16:])
-    dedup = list(engine.kv.scan(engine.dedup, prefix, end, limit=SLICE))
-    for key, value in dedup:
-        txn.delete(key, engine.dedup)
-        txn.delete_due(Due.DEDUP, DEDUP_ROW.unpack(value)[1], qid, key[4:])
-    if states or ready or dedup:
+    found = False
+    for space, due_of in (
+        (engine.state, _due_of_state),
+        (engine.ready, _due_of_ready),
+        (engine.dedup, _due_of_dedup),
+    ):
+        for key, value in list(engine.kv.scan(space, prefix, end, limit=SLICE)):
+            found = True
+            txn.delete(key, space)
+            with contextlib.suppress(StorageCorrupt):
+                for what, at_ns in due_of(key, value):
+                    txn.delete_due(what, at_ns, qid, key[-16:])
+    if found:
         return False
     for space in (engine.messages, engine.journal, engine.held):
         txn.batch.delete_range(prefix, end, space)
     for kind in (Meta.CURSOR, Meta.LANE_HINT):
         txn.batch.delete_range(keys.meta(kind, prefix), keys.meta(kind, end), engine.meta)
     return True
+
+
+def _due_of_state(key: bytes, value: bytes) -> Iterator[tuple[Due, int]]:
+    code, row = StateCode(key[4]), decode_state(value)
+    if code in DUE_OF_STATE and row.until_ns:
+        yield DUE_OF_STATE[code], row.until_ns
+    if code == StateCode.DELAYED and row.expires_at_ns:
+        yield Due.TTL, row.expires_at_ns
+
+
+def _due_of_ready(key: bytes, value: bytes) -> Iterator[tuple[Due, int]]:
+    if expires_at_ns := decode_ready(value)[3]:
+        yield Due.TTL, expires_at_ns
+
+
+def _due_of_dedup(key: bytes, value: bytes) -> Iterator[tuple[Due, int]]:
+    yield Due.DEDUP, decode_dedup(value)[0]
 
 
 _STEPS = {"purge": _purge_slice, "redrive": _redrive_slice, "move": _move_slice}

@@ -19,9 +19,9 @@ from penstock.backends.embedded.keys import Due, Meta, StateCode
 from penstock.backends.embedded.lookup import fresh_row, ready_parts
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import (
-    DEDUP_ROW,
     MARK,
     StateRow,
+    decode_dedup,
     decode_job,
     decode_ready,
     decode_state,
@@ -210,7 +210,7 @@ class Checker:
         engine = self._engine
         if what == Due.DEDUP:
             raw = engine.kv.get(q.prefix + raw_id, engine.dedup)
-            return raw is not None and DEDUP_ROW.unpack(raw)[1] == at_ns
+            return raw is not None and decode_dedup(raw)[0] == at_ns
         codes = _WAITING if what == Due.TTL else [c for c, d in DUE_OF_STATE.items() if d == what]
         for code in codes:
             raw = engine.kv.get(keys.state(q.qid, code, raw_id), engine.state)
@@ -227,7 +227,7 @@ class Checker:
         engine = self._engine
         for chunk in _chunks(self._rows(engine.dedup, b"")):
             due_keys = [
-                keys.due(Due.DEDUP, DEDUP_ROW.unpack(raw)[1], int.from_bytes(key[:4], "big"), key[4:])
+                keys.due(Due.DEDUP, decode_dedup(raw)[0], int.from_bytes(key[:4], "big"), key[4:])
                 for key, raw in chunk
             ]
             for (key, _), due in zip(chunk, engine.kv.get_many(due_keys, engine.due), strict=True):

@@ -6,12 +6,13 @@ import msgspec
 
 from penstock.backends.embedded.engine import Transaction
 from penstock.backends.embedded.keys import StateCode
-from penstock.backends.embedded.lookup import find_many
+from penstock.backends.embedded.lookup import Found, find_sound
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import StateRow
 from penstock.backends.embedded.transitions import arrive, drop_bodies, enter, unhold
 from penstock.clock import to_ns
 from penstock.codec.body import Body, decode_body
+from penstock.errors import StorageCorrupt
 from penstock.event import Kind
 from penstock.message import OWNED_HEADER_PREFIX
 
@@ -46,17 +47,18 @@ def _bury_elsewhere(
     ids = [raw_id for raw_id, _ in dead]
     bodies = engine.kv.get_many([q.prefix + raw_id for raw_id in ids], engine.messages)
     # Ids are the users' to choose: a message that the target has already must not be overwritten.
-    there = find_many(engine, target, ids)
+    there = find_sound(engine, target, ids)
     moved: list[tuple[bytes, StateRow]] = []
     staying: list[tuple[bytes, StateRow]] = []
     for (raw_id, row), raw, other in zip(dead, bodies, there, strict=True):
-        if raw is None or (other is not None and other.code != StateCode.GONE):
+        body = None if is_taken(other) else _sound(raw)
+        if body is None:
             staying.append((raw_id, row))
             continue
-        if other is not None:
+        if isinstance(other, Found):
             unhold(txn, target, other)
         seq = target.counters.next_seq + len(moved)
-        arrive(txn, target, raw_id, _buried(decode_body(raw), q.name, row, reason), seq)
+        arrive(txn, target, raw_id, _buried(body, q.name, row, reason), seq)
         moved.append((raw_id, row))
     if moved:
         gone = [raw_id for raw_id, _ in moved]
@@ -65,6 +67,19 @@ def _bury_elsewhere(
         attempts = [row.attempts for _, row in moved]
         txn.record(q, Kind.DEAD, gone, attempts, reason=reason, extra=target.name)
     return staying
+
+
+def is_taken(other: Found | StorageCorrupt | None) -> bool:
+    """Whether a queue has a message under an id; one that is only kept for cursors does not count."""
+    return other is not None and not (isinstance(other, Found) and other.code == StateCode.GONE)
+
+
+def _sound(raw: bytes | None) -> Body | None:
+    """A body that can go elsewhere: a damaged one stays, so that it stops nobody else's death."""
+    try:
+        return None if raw is None else decode_body(raw)
+    except StorageCorrupt:
+        return None
 
 
 def _buried(body: Body, origin: str, row: StateRow, reason: str) -> Body:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Due, StateCode
-from penstock.backends.embedded.lookup import STATES, Found, find_many
+from penstock.backends.embedded.lookup import STATES, Found, find_many, find_sound
 from penstock.backends.embedded.queue_state import ENQUEUED, QueueState
-from penstock.backends.embedded.rows import DEDUP_ROW, ROW_VERSION, StateRow, encode_ready
+from penstock.backends.embedded.rows import DEDUP_ROW, ROW_VERSION, StateRow, decode_dedup, encode_ready
 from penstock.backends.embedded.transitions import WAITING, enter, enter_ready, leave, unhold
 from penstock.clock import to_ns
 from penstock.codec.body import (
@@ -22,7 +22,14 @@ from penstock.codec.body import (
     encode_body,
     encode_variable,
 )
-from penstock.errors import InvalidMessage, MessageLeased, PenstockError, Unsupported, as_answer
+from penstock.errors import (
+    InvalidMessage,
+    MessageLeased,
+    PenstockError,
+    StorageCorrupt,
+    Unsupported,
+    as_answer,
+)
 from penstock.event import Kind
 from penstock.kv.base import Row
 from penstock.message import (
@@ -278,9 +285,9 @@ class _Rest:
         #: place among the batch's ids -> when it becomes visible, for delayed ones
         self.visible_at_ns: dict[int, int] = {}
         self._looked_up = False
-        self._known: dict[bytes, Found | None] = {}
+        self._known: dict[bytes, Found | StorageCorrupt | None] = {}
         self._taken: set[bytes] = set()
-        self._dedup: dict[bytes, tuple[int, bytes]] = {}
+        self._dedup: dict[bytes, tuple[int, bytes] | StorageCorrupt] = {}
 
     def enqueue(self, m: NewMessage, raw_id: bytes, order_ns: int) -> EnqueueResult:
         if not self._looked_up:
@@ -336,27 +343,40 @@ class _Rest:
                     checked_name(m.dedup_id, "dedup_id")
                     dedup_keys.add(keys.dedup(q.qid, m.dedup_id))
         ids, ordered = list(raw_ids), list(dedup_keys)
-        self._known = dict(zip(ids, find_many(engine, q, ids), strict=True))
+        # What is damaged is the answer to the item that asks for it, and to no other.
+        self._known = dict(zip(ids, find_sound(engine, q, ids), strict=True))
         for key, raw in zip(ordered, engine.kv.get_many(ordered, engine.dedup), strict=True):
             if raw is not None:
-                _, until_ns, first = DEDUP_ROW.unpack(raw)
-                self._dedup[key] = (until_ns, first)
+                try:
+                    self._dedup[key] = decode_dedup(raw)
+                except StorageCorrupt as error:
+                    self._dedup[key] = as_answer(error)
 
-    def _earlier(self, m: NewMessage, raw_id: bytes) -> bytes | None:
-        """The message that answers for this one, if there is one; else this one is now the first."""
+    def _found(self, raw_id: bytes) -> Found | None:
+        """What the queue has under a given id; a message that is over, but not swept yet, goes now."""
         txn, q = self._txn, self._q
-        found = self._known.get(raw_id) if m.id is not None else None
+        found = self._known.get(raw_id)
+        if isinstance(found, StorageCorrupt):
+            raise found
         if found is not None and found.code in WAITING and 0 < found.row.expires_at_ns <= txn.now_ns:
-            # Over, but not swept yet.
             leave(txn, q, found)
             txn.delete(q.prefix + raw_id, txn.engine.messages)
             txn.record(q, Kind.EXPIRED, [raw_id])
             found = self._known[raw_id] = None
+        return found
+
+    def _earlier(self, m: NewMessage, raw_id: bytes) -> bytes | None:
+        """The message that answers for this one, if there is one; else this one is now the first."""
+        txn, q = self._txn, self._q
+        found = self._found(raw_id) if m.id is not None else None
         if raw_id in self._taken or (found is not None and found.code != StateCode.GONE):
             return raw_id
         if m.dedup_id is not None and q.settings.dedup_window_s:
             key = keys.dedup(q.qid, m.dedup_id)
-            until_ns, first = self._dedup.get(key, (0, b""))
+            remembered = self._dedup.get(key, (0, b""))
+            if isinstance(remembered, StorageCorrupt):
+                raise remembered
+            until_ns, first = remembered
             if until_ns > txn.now_ns:
                 return first
             if until_ns:

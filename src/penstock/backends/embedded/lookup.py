@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import msgspec
@@ -12,6 +13,7 @@ from penstock.backends.embedded.keys import StateCode
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import StateRow, decode_ready, decode_state
 from penstock.codec.body import Body, decode_body
+from penstock.errors import StorageCorrupt, as_answer
 from penstock.kv.base import Row
 from penstock.message import Message, State
 
@@ -59,6 +61,21 @@ def find_many(engine: Engine, q: QueueState, raw_ids: Sequence[bytes]) -> list[F
             out.append(Found(raw_id, code, decode_state(raw), body, fresh=False))
         else:
             out.append(Found(raw_id, StateCode.READY, fresh_row(q, body), body, fresh=True))
+    return out
+
+
+def find_sound(
+    engine: Engine, q: QueueState, raw_ids: Sequence[bytes]
+) -> list[Found | StorageCorrupt | None]:
+    """The same, but a damaged message has its error for an answer and fails no other."""
+    with contextlib.suppress(StorageCorrupt):
+        return [*find_many(engine, q, raw_ids)]
+    out: list[Found | StorageCorrupt | None] = []
+    for raw_id in raw_ids:
+        try:
+            out += find_many(engine, q, [raw_id])
+        except StorageCorrupt as error:
+            out.append(as_answer(error))
     return out
 
 

@@ -120,6 +120,17 @@ def decode_ready(raw: bytes) -> tuple[bool, int, int, int]:
     return bool(has_row), weight, attempts, expires
 
 
+def decode_dedup(raw: bytes) -> tuple[int, bytes]:
+    """(until_ns, id of the first message)"""
+    try:
+        version, until_ns, first = DEDUP_ROW.unpack(raw)
+    except struct.error as error:
+        raise StorageCorrupt(f"dedup row does not decode: {error}") from error
+    if version != ROW_VERSION:
+        raise StorageCorrupt(f"dedup row has version {version}; this Penstock reads {ROW_VERSION}")
+    return until_ns, first
+
+
 class Counters(msgspec.Struct, array_like=True, gc=False):
     """A queue's numbers, in the same atomic write as the change that they count.
 

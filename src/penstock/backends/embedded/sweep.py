@@ -5,7 +5,6 @@ Each step is a bounded transaction. Leasing takes the steps that it needs; `swee
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import defaultdict
 
@@ -13,7 +12,7 @@ from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import FAR_FUTURE_NS, Engine, Transaction
 from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.leases import release
-from penstock.backends.embedded.lookup import Found, find_many
+from penstock.backends.embedded.lookup import Found, find_sound
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import DEDUP_ROW, StateRow, decode_state
 from penstock.backends.embedded.transitions import drop_bodies, enter_ready, leave
@@ -158,26 +157,15 @@ def _remove(
 def _found(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]]) -> list[tuple[int, Found]]:
     """What the rows speak of; rows that speak of nothing, or of something damaged, are deleted."""
     out = []
-    for (at_ns, raw_id), one in zip(items, _find_sound(txn, q, items), strict=True):
-        if one is None:
+    found = find_sound(txn.engine, q, [raw_id for _, raw_id in items])
+    for (at_ns, raw_id), one in zip(items, found, strict=True):
+        if isinstance(one, StorageCorrupt):
+            _report(q, raw_id, one)
+        if not isinstance(one, Found):
             for kind in (*OF_WAITING, Due.RETENTION):
                 txn.delete(keys.due(kind, at_ns, q.qid, raw_id), txn.engine.due)
         else:
             out.append((at_ns, one))
-    return out
-
-
-def _find_sound(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]]) -> list[Found | None]:
-    ids = [raw_id for _, raw_id in items]
-    with contextlib.suppress(StorageCorrupt):
-        return find_many(txn.engine, q, ids)
-    out: list[Found | None] = []
-    for raw_id in ids:
-        try:
-            out += find_many(txn.engine, q, [raw_id])
-        except StorageCorrupt as error:
-            _report(q, raw_id, error)
-            out.append(None)
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from penstock.backends.embedded import history
@@ -9,6 +10,9 @@ from penstock.backends.embedded.bulk import Bulk
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.sweep import SLICE, SWEEP_ORDER, apply_due
 from penstock.backends.embedded.worlds import Worlds
+from penstock.errors import StorageCorrupt
+
+log = logging.getLogger("penstock")
 
 #: Queues whose journal and held bodies one round looks at.
 QUEUES_PER_ROUND = 16
@@ -25,6 +29,8 @@ class Upkeep:
         #: Queues that this round of retention has yet to look at.
         self._round: list[str] = []
         self._next_step = 0
+        #: Numbers of queues and worlds with a damaged frame: not trimmed until the store is opened again.
+        self._damaged: set[int] = set()
 
     def tidy(self, budget: int) -> int:
         """Up to so many slices; how many were done.
@@ -38,8 +44,10 @@ class Upkeep:
         ]
         done = idle = 0
         while done < budget and idle < len(steps):
-            worked = steps[self._next_step]()
+            step = steps[self._next_step]
+            # Before it runs: one that fails does not keep the others from their turn.
             self._next_step = (self._next_step + 1) % len(steps)
+            worked = step()
             done += worked
             idle = 0 if worked else idle + 1
         return done
@@ -58,17 +66,38 @@ class Upkeep:
                     self._round = names[at:] + self._round
                 return 1
         with engine.lock:
-            worlds = [world for world, row in self._worlds.all() if row.retention_s or row.max_bytes]
-        for world in worlds:
-            with engine.transaction() as txn:
-                if self._worlds.trim(txn, world, FRAMES_PER_SLICE):
-                    return 1
-        return 0
+            worlds = [row for row in self._worlds.all() if row[1].retention_s or row[1].max_bytes]
+        return int(any(self._trim_world(name, row.number) for name, row in worlds))
 
     def _trim_queue(self, name: str) -> bool:
         engine = self._engine
-        with engine.transaction() as txn:
-            if name not in engine.queues:
-                return False
-            q = engine.queue(name)
-            return history.trim(txn, q, FRAMES_PER_SLICE) + history.free_held(txn, q, SLICE) > 0
+        with engine.lock:
+            known = engine.queues.get(name)
+        if known is None:
+            return False
+        try:
+            with engine.transaction() as txn:
+                if name not in engine.queues:
+                    return False
+                q = engine.queue(name)
+                trimmed = 0 if q.qid in self._damaged else history.trim(txn, q, FRAMES_PER_SLICE)
+                return trimmed + history.free_held(txn, q, SLICE) > 0
+        except StorageCorrupt as error:
+            self._keep(known.qid, f"queue {name!r}", error)
+            return False
+
+    def _trim_world(self, name: str, number: int) -> bool:
+        if number in self._damaged:
+            return False
+        try:
+            with self._engine.transaction() as txn:
+                return self._worlds.trim(txn, name, FRAMES_PER_SLICE) > 0
+        except StorageCorrupt as error:
+            self._keep(number, f"world {name!r}", error)
+            return False
+
+    def _keep(self, number: int, what: str, error: StorageCorrupt) -> None:
+        """One damaged frame must not keep the other queues and worlds from their turn."""
+        if number not in self._damaged:
+            log.error("the journal of %s is kept as it is: %s", what, error)
+        self._damaged.add(number)

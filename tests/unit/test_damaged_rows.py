@@ -1,0 +1,223 @@
+"""A damaged row costs its own message, and no other: leasing, time, bulk operations and sweeps go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock import Entry, Event, Kind, NewMessage, Queue, StorageCorrupt
+from penstock.journal import Journal
+from penstock.message import parse_id
+from tests.unit.memory_system import MemorySystem
+
+
+def payloads(q: Queue, count: int = 9) -> list[bytes]:
+    return [delivery.payload for delivery in q.lease(count)]
+
+
+def enqueue(q: Queue, *batch: bytes, **settings: Any) -> list[str]:
+    return [q.enqueue(payload, **settings) for payload in batch]
+
+
+def events_of(q: Queue, message_id: str) -> list[Event]:
+    return [event for event in q.events() if event.message_id == message_id]
+
+
+# Leasing
+
+
+@pytest.mark.parametrize("wanted", [1, 9])
+@pytest.mark.parametrize("fifo", [False, True])
+def test_damaged_messages_at_the_head_are_set_aside_as_dead_and_the_next_ones_delivered(
+    fifo: bool, wanted: int
+) -> None:
+    system = MemorySystem()
+    q = system.create("q", fifo=fifo, dead_letter=None)
+    first, second, _ = enqueue(q, b"1", b"2", b"3")
+    for message_id in (first, second):
+        system.damage_body("q", message_id)
+    assert payloads(q, wanted) == [b"3"]
+    assert (q.stats().ready, q.stats().leased, q.stats().dead) == (0, 1, 2)
+    for message_id in (first, second):
+        last = events_of(q, message_id)[-1]
+        assert (last.kind, last.extra, last.reason) == (Kind.REPAIRED, "dead", "its body does not decode")
+    assert system.problems() != []
+    assert (q.purge("dead"), system.problems()) == (2, [])
+
+
+def test_a_damaged_message_that_came_back_and_expires_is_set_aside_too() -> None:
+    system = MemorySystem()
+    q = system.create("q")
+    (message_id,) = enqueue(q, b"1", ttl_s=60)
+    q.nack([delivery.receipt for delivery in q.lease()], delay_s=0)
+    system.damage_body("q", message_id)
+    assert payloads(q) == []
+    assert (q.purge("dead"), system.problems()) == (1, [])
+
+
+# Time: a damaged row that falls due stops neither its own queue nor another
+
+
+def delayed(q: Queue) -> list[str]:
+    return enqueue(q, b"1", b"2", delay_s=5)
+
+
+def expiring(q: Queue) -> list[str]:
+    return enqueue(q, b"1", b"2", ttl_s=5)
+
+
+def leased(q: Queue) -> list[str]:
+    enqueue(q, b"1", b"2")
+    return [delivery.id for delivery in q.lease(2, lease_s=5)]
+
+
+def done(q: Queue) -> list[str]:
+    enqueue(q, b"1", b"2")
+    deliveries = q.lease(2)
+    q.ack([delivery.receipt for delivery in deliveries])
+    return [delivery.id for delivery in deliveries]
+
+
+#: how its messages fall due -> the damaged space, the state that its time has taken the other one to
+DUE: dict[Callable[[Queue], list[str]], tuple[str, str | None]] = {
+    delayed: ("messages", "ready"),
+    expiring: ("messages", None),
+    leased: ("state", "ready"),
+    done: ("state", None),
+}
+
+
+@pytest.mark.parametrize("arrange", DUE)
+def test_damaged_rows_that_fall_due_stop_no_other_message_and_no_other_queue(
+    arrange: Callable[[Queue], list[str]], caplog: pytest.LogCaptureFixture
+) -> None:
+    system = MemorySystem()
+    queues = [system.create(name, retention_s=5) for name in ("a", "b")]
+    (damaged, neighbour), others = (arrange(q) for q in queues)
+    space, state = DUE[arrange]
+    system.damage(space, "a", parse_id(damaged))
+    system.clock.advance(6)
+    system.sweep()
+    for q, message_id in ((queues[0], neighbour), *((queues[1], other) for other in others)):
+        found = system.backend.get_many(q.name, [message_id])[0]
+        assert (None if found is None else str(found.state)) == state
+    assert damaged in caplog.text
+    assert system.problems() != []
+    queues[1].enqueue(b"goes on")
+    assert payloads(queues[1])[-1] == b"goes on"
+
+
+def test_a_damaged_message_whose_last_lease_ends_is_dead_at_home_and_stops_no_other() -> None:
+    system = MemorySystem()
+    system.create("dead")
+    q = system.create("q", dead_letter="dead", max_attempts=1)
+    damaged, neighbour = leased(q)
+    system.damage_body("q", damaged)
+    system.clock.advance(6)
+    system.sweep()
+    assert (q.stats().dead, q.stats().leased) == (1, 0)
+    assert Queue(system.backend, "dead").get(neighbour).payload == b"2"
+
+
+# Batches: each item has its own answer
+
+
+def test_a_damaged_id_or_dedup_id_fails_the_item_that_names_it_alone() -> None:
+    system = MemorySystem()
+    q = system.create("q")
+    (damaged,) = enqueue(q, b"1", dedup_id="damaged")
+    system.damage_body("q", damaged)
+    system.damage("dedup", "q")
+    (other,) = enqueue(q, b"2", dedup_id="other")
+    batch = [
+        NewMessage(b"", id=damaged),
+        NewMessage(b"", dedup_id="damaged"),
+        NewMessage(b"", id=other),
+        NewMessage(b"", dedup_id="other"),
+        NewMessage(b"", dedup_id="new"),
+        NewMessage(b""),
+    ]
+    results = q.enqueue_many(batch)
+    assert [type(result.error) for result in results[:2]] == [StorageCorrupt] * 2
+    assert [(result.ok, result.duplicate) for result in results[2:]] == [
+        (True, True),
+        (True, True),
+        (True, False),
+        (True, False),
+    ]
+
+
+def test_a_damaged_message_is_not_moved_and_its_neighbours_are() -> None:
+    system = MemorySystem()
+    q, target = system.create("q"), system.create("target")
+    damaged, taken, free = enqueue(q, b"1", b"2", b"3")
+    target.enqueue(b"theirs", id=taken)
+    system.damage_body("q", damaged)
+    system.damage_body("target", taken)
+    outcomes = q.move([damaged, taken, free], "target")
+    assert isinstance(outcomes[0].error, StorageCorrupt)
+    assert [outcome.ok for outcome in outcomes] == [False, False, True]
+    assert target.get(free).payload == b"3"
+    assert q.get(taken).payload == b"2"
+
+
+def test_a_damaged_dead_message_stays_and_its_neighbours_are_redriven() -> None:
+    system = MemorySystem()
+    q = system.create("q")
+    damaged, _ = enqueue(q, b"1", b"2")
+    q.reject([delivery.receipt for delivery in q.lease(2)])
+    system.damage_body("q", damaged)
+    assert q.redrive() == 1
+    assert (payloads(q), q.stats().dead) == ([b"2"], 1)
+
+
+# Sweeps
+
+
+@pytest.mark.parametrize("space", ["messages", "state", "ready", "dedup", "journal"])
+def test_a_deleted_queue_with_damaged_rows_goes_and_stops_no_sweep(space: str) -> None:
+    system = MemorySystem()
+    q, other = system.create("q"), system.create("other", journal_retention_s=1)
+    enqueue(q, b"ready", dedup_id="d")
+    enqueue(q, b"delayed", delay_s=5)
+    enqueue(other, b"")
+    system.damage(space, "q")
+    system.backend.delete_queue("q")
+    system.clock.advance(400)
+    system.sweep()
+    assert other.stats().first_seq == 2
+    assert system.problems() == []
+
+
+def test_a_damaged_journal_is_kept_and_the_others_are_trimmed(caplog: pytest.LogCaptureFixture) -> None:
+    system = MemorySystem()
+    queues = [system.create(name, journal_retention_s=1) for name in ("a", "b")]
+    for q in queues:
+        enqueue(q, b"")
+    worlds = [Journal(system.backend, name) for name in ("v", "w")]
+    for world in worlds:
+        world.append([Entry("k")])
+        world.configure(retention_s=1)
+    for name in ("a", "v"):
+        system.damage("journal", name)
+    system.clock.advance(5)
+    system.sweep()
+    system.sweep()
+    assert queues[1].stats().first_seq == 2
+    assert [world.stats()["entries"] for world in worlds] == [1, 0]
+    assert len([record for record in caplog.records if "is kept as it is" in record.message]) == 2
+
+
+def test_a_purge_that_meets_a_damaged_row_says_so_and_stops_no_sweep() -> None:
+    system = MemorySystem()
+    q, other = system.create("q"), system.create("other", journal_retention_s=1)
+    enqueue(other, b"")
+    q.enqueue_many([NewMessage(b"", delay_s=1000)] * 600)
+    system.damage("state", "q", system.rows("state")[-1][0][-16:])
+    with pytest.raises(StorageCorrupt):
+        q.purge()
+    system.clock.advance(5)
+    system.sweep()
+    assert other.stats().first_seq == 2
