@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import pytest
 
 from penstock.backends.embedded.group_commit import GroupCommit
-from penstock.errors import BackendUnavailable, StorageError
+from penstock.errors import BackendUnavailable, StorageError, StorageFull
 
 
 class Disk:
@@ -118,3 +119,68 @@ def test_an_interrupted_leader_raises_and_the_others_are_told_and_go_on() -> Non
     assert isinstance(leader_answers[0], KeyboardInterrupt)
     assert isinstance(follower_answers[0], BackendUnavailable)
     assert group.run(lambda: 3) == 3
+
+
+# Merged commands
+
+
+class Batches:
+    """A command that answers item by item, and remembers what it was run on."""
+
+    def __init__(self) -> None:
+        self.run_on: list[list[int]] = []
+
+    def run(self, items: Sequence[int]) -> list[int]:
+        self.run_on.append(list(items))
+        if 13 in items:
+            raise ValueError("13 is not liked")
+        if 99 in items:
+            raise StorageFull("no room")
+        return [item * 10 for item in items]
+
+
+def merged(batches: Batches, *calls: tuple[str | None, list[int]]) -> list[object]:
+    """The answers of callers that wait together, in this order."""
+    disk = Disk()
+    group = GroupCommit(disk.sync)
+    first, _ = in_thread(lambda: group.run(lambda: 0))
+    disk.entered.acquire()
+    waiting = []
+    for place, (kind, items) in enumerate(calls, start=1):
+        alone = partial(batches.run, items)
+        waiting.append(
+            in_thread(
+                partial(group.run_merged, kind, items, batches.run) if kind else partial(group.run, alone)
+            )
+        )
+        wait_for(group, place)
+    disk.go.release(2)
+    for thread, _ in [(first, None), *waiting]:
+        thread.join()
+    assert disk.syncs == 2
+    return [answers[0] for _, answers in waiting]
+
+
+def test_neighbours_of_a_kind_are_run_as_one_and_each_has_its_own_answers() -> None:
+    batches = Batches()
+    assert merged(batches, ("q", [1]), ("q", [2, 3]), ("q", []), ("q", [4])) == [[10], [20, 30], [], [40]]
+    assert batches.run_on == [[1, 2, 3, 4]]
+
+
+def test_nobody_is_run_before_those_who_came_earlier() -> None:
+    batches = Batches()
+    calls = [("q", [1]), ("other", [2]), ("q", [3]), (None, [4]), ("q", [5]), ("q", [6])]
+    assert merged(batches, *calls) == [[10], [20], [30], [40], [50], [60]]
+    assert batches.run_on == [[1], [2], [3], [4], [5, 6]]
+
+
+def test_a_caller_whose_items_cannot_be_run_does_not_take_the_others_along() -> None:
+    good, bad, other = merged(Batches(), ("q", [1]), ("q", [13]), ("q", [2]))
+    assert (good, other) == ([10], [20])
+    assert isinstance(bad, ValueError)
+
+
+def test_a_store_that_fails_is_not_tried_again_for_each_of_them() -> None:
+    batches = Batches()
+    assert {type(answer) for answer in merged(batches, ("q", [1]), ("q", [99]))} == {StorageFull}
+    assert batches.run_on == [[1, 99]]

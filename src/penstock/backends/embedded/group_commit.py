@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar, cast
 
-from penstock.errors import BackendUnavailable
+from penstock.errors import BackendUnavailable, StorageError
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -49,6 +49,11 @@ def _execute(tickets: list[_Ticket]) -> None:
             return
         answers = first.command([item for ticket in tickets for item in ticket.items])
     except Exception as error:  # noqa: BLE001 (the callers' own: raised there)
+        if len(tickets) > 1 and not isinstance(error, StorageError):
+            # Something of one caller's: each by itself, so that it is that one's alone.
+            for ticket in tickets:
+                _execute([ticket])
+            return
         for ticket in tickets:
             ticket.error = error
         return
