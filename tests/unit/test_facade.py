@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
+import threading
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
 import penstock
-from penstock import InvalidConfig, ManualClock, NewMessage, QueueAlreadyExists
+from penstock import InvalidConfig, ManualClock, NewMessage, QueueAlreadyExists, StorageError
 from penstock.backends import registry
+from penstock.backends.embedded.backend import EmbeddedBackend
+from penstock.settings import QueueSettings
+from penstock.testing.background import LIMIT_S, Background
 
 
 def yaml(folder: Path, text: str) -> Path:
@@ -133,3 +139,69 @@ def test_due_items_of_several_backends_come_in_one_order_page_by_page(tmp_path: 
 def test_a_position_that_is_none_is_refused(after: object) -> None:
     with penstock.open("memory:") as ps, pytest.raises(penstock.InvalidMessage):
         ps.due(after=after)  # type: ignore[arg-type]
+
+
+def test_updates_of_different_settings_at_the_same_time_lose_neither(monkeypatch: pytest.MonkeyPatch) -> None:
+    with penstock.open("memory:", clock=ManualClock()) as ps:
+        ps.create_queue("q")
+        put = EmbeddedBackend.update_queue
+        first_has_read, second_is_done = threading.Event(), threading.Event()
+
+        def put_late(backend: EmbeddedBackend, settings: QueueSettings) -> None:
+            if settings.lease_s == 77:
+                first_has_read.set()
+                second_is_done.wait(0.2)  # It is not, unless it overtakes.
+            put(backend, settings)
+
+        monkeypatch.setattr(EmbeddedBackend, "update_queue", put_late)
+        first = Background(lambda: ps.update_queue("q", lease_s=77))
+        assert first_has_read.wait(LIMIT_S)
+        ps.update_queue("q", max_attempts=9)
+        second_is_done.set()
+        first.result()
+        (settings,) = ps.queues()
+        assert (settings.lease_s, settings.max_attempts) == (77, 9)
+
+
+def test_a_folder_with_something_else_in_it_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(
+        StorageError, match=r"holds no store, but 'letter\.txt'.*choose an empty folder"
+    ) as refused:
+        penstock.open(tmp_path)
+    assert str(tmp_path) in str(refused.value)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["letter.txt", "photos"]
+    assert (tmp_path / "letter.txt").read_text() == "dear"
+
+
+FORKED = """if True:
+    import os, sys
+    import penstock
+    ps = penstock.open(sys.argv[1], clock=penstock.ManualClock())
+    q = ps.create_queue("q")
+    q.enqueue(b"before")
+    child = os.fork()
+    if child == 0:
+        for call in (lambda: q.enqueue(b"child"), q.lease, q.stats, ps.check, lambda: ps.sweep(1)):
+            try:
+                call()
+            except penstock.StorageError as error:
+                print(error, flush=True)
+        ps.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    q.enqueue(b"after")
+    print(os.getpid(), [delivery.payload for delivery in q.lease(9)])
+    ps.close()
+"""
+
+
+def test_a_forked_child_is_told_whose_store_it_has_and_the_parent_goes_on(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", FORKED, tmp_path / "s"], capture_output=True, text=True, timeout=60, check=True
+    )
+    *told, last = run.stdout.splitlines()
+    pid, _, payloads = last.partition(" ")
+    assert told == [f"the store was opened in process {pid}; open it anew in this one"] * 5
+    assert payloads == "[b'before', b'after']"
