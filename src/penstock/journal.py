@@ -8,7 +8,7 @@ from datetime import datetime
 from penstock.backends.base import QueueBackend
 from penstock.errors import InvalidMessage
 from penstock.event import Entry, Event
-from penstock.message import check_count, checked_name
+from penstock.message import check_count, checked_batch, checked_name
 
 Moment = int | datetime | None
 
@@ -42,7 +42,7 @@ class Journal:
 
     def append(self, entries: Sequence[Entry]) -> list[str]:
         """Append all entries in one atomic write, or none if one is not valid; their ids."""
-        return list(self._backend.append_entries(self.world, entries))
+        return list(self._backend.append_entries(self.world, checked_batch(entries, "entries")))
 
     def scan(
         self,
@@ -82,9 +82,6 @@ class Journal:
 
     def configure(self, retention_s: float | None = None, max_bytes: int | None = None) -> None:
         """How much of this world the sweep keeps; None for no limit, which is how a world starts."""
-        for name, value in (("retention_s", retention_s), ("max_bytes", max_bytes)):
-            if value is not None and not (isinstance(value, int | float) and value > 0):
-                raise InvalidMessage(f"{name} is {value!r:.40}; accepted: a number above 0, or None")
         self._backend.configure_world(self.world, retention_s, max_bytes)
 
 

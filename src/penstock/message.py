@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import enum
 import uuid
+from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 
 from penstock.errors import InvalidMessage, PenstockError
 from penstock.event import Event, Kind
+
+T = TypeVar("T")
 
 MAX_NAME_BYTES = 1024
 MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
@@ -268,6 +272,15 @@ def checked_name(name: str, what: str) -> bytes:
     if b"\0" in raw:
         raise InvalidMessage(f"{what} {name!r:.60} has a NUL character; every other is accepted")
     return raw
+
+
+def checked_batch(items: Sequence[T], name: str) -> Sequence[T]:
+    """A list or tuple of the items. A str would be taken for its letters: one item must be in a list too."""
+    if isinstance(items, list | tuple):
+        return items
+    if isinstance(items, str | bytes) or not isinstance(items, Sequence):
+        raise InvalidMessage(f"{name} must be a list, not {type(items).__name__}")
+    return list(items)
 
 
 def check_count(value: int, name: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import TypeVar
 
 from penstock.backends.base import CursorInfo, QueueBackend, QueueStats
 from penstock.errors import InvalidMessage, MessageNotFound, Unsupported
@@ -20,19 +19,11 @@ from penstock.message import (
     Page,
     State,
     check_count,
+    checked_batch,
 )
 
 _WAITING = (State.DELAYED, State.READY)
 _PAGE = 500
-
-T = TypeVar("T")
-
-
-def _batch(items: Sequence[T], name: str) -> Sequence[T]:
-    """A str would be taken for a batch of its letters: one item must be in a list too."""
-    if isinstance(items, str | bytes) or not isinstance(items, Sequence):
-        raise InvalidMessage(f"{name} must be a list, not {type(items).__name__}")
-    return items
 
 
 class Queue:
@@ -81,11 +72,11 @@ class Queue:
 
     def enqueue_many(self, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
         """Store a batch; each item has its own result, in order."""
-        return self._backend.enqueue(self.name, _batch(messages, "messages"))
+        return self._backend.enqueue(self.name, checked_batch(messages, "messages"))
 
     def upsert(self, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
         """Create, or replace waiting messages of the same id."""
-        return self._backend.upsert(self.name, _batch(messages, "messages"))
+        return self._backend.upsert(self.name, checked_batch(messages, "messages"))
 
     # -- consuming
 
@@ -107,19 +98,19 @@ class Queue:
 
     def ack(self, receipts: Sequence[str]) -> list[Outcome]:
         """These are done."""
-        return self._backend.ack(self.name, _batch(receipts, "receipts"))
+        return self._backend.ack(self.name, checked_batch(receipts, "receipts"))
 
     def nack(self, receipts: Sequence[str], delay_s: float | None = None, reason: str = "") -> list[Outcome]:
         """These failed: try again after `delay_s`, or when the queue's retry policy says."""
-        return self._backend.nack(self.name, _batch(receipts, "receipts"), delay_s, reason)
+        return self._backend.nack(self.name, checked_batch(receipts, "receipts"), delay_s, reason)
 
     def reject(self, receipts: Sequence[str], reason: str = "") -> list[Outcome]:
         """These must not be tried again."""
-        return self._backend.reject(self.name, _batch(receipts, "receipts"), reason)
+        return self._backend.reject(self.name, checked_batch(receipts, "receipts"), reason)
 
     def extend(self, receipts: Sequence[str], lease_s: float) -> list[Outcome]:
         """Hold these for `lease_s` from now."""
-        return self._backend.extend(self.name, _batch(receipts, "receipts"), lease_s)
+        return self._backend.extend(self.name, checked_batch(receipts, "receipts"), lease_s)
 
     # -- looking
 
@@ -157,7 +148,7 @@ class Queue:
 
     def move(self, ids: Sequence[str], target: str) -> Sequence[Outcome]:
         """Waiting and dead messages go to another queue under their own ids, and start anew there."""
-        return self._backend.move(self.name, _batch(ids, "ids"), target)
+        return self._backend.move(self.name, checked_batch(ids, "ids"), target)
 
     def redrive(self, limit: int = 100, target: str | None = None) -> int:
         """Send dead messages back to their origin, or to `target`; how many went."""

@@ -87,6 +87,23 @@ def queue_settings(name: str, values: dict[str, object]) -> QueueSettings:
     return settings
 
 
+def world_limits(retention_s: object, max_bytes: object) -> tuple[float | None, int | None]:
+    """What a world may be told to keep, or `InvalidMessage` naming what is accepted; None for no limit."""
+    kept_s = _world_limit("retention_s", retention_s, *_RANGES["journal_retention_s"])
+    size = _world_limit("max_bytes", max_bytes, *_RANGES["journal_max_bytes"])
+    if size is not None and size != int(size):
+        raise InvalidMessage(f"max_bytes is {size!r}; accepted: whole numbers, or None")
+    return kept_s, None if size is None else int(size)
+
+
+def _world_limit(key: str, value: object, low: float, high: float) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise InvalidMessage(f"{key} is {value!r:.40}; accepted: {low} to {high}, or None")
+    return value
+
+
 def _converted(name: str, values: dict[str, object]) -> QueueSettings:
     plain = {"name": name, **values}
     retry = values.get("retry")

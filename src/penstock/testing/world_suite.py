@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -153,6 +154,18 @@ class WorldSuite(BackendCase):
         assert (world.scan(), world.stats()["last_seq"]) == ([], 0)
 
     @requires("journal")
+    def test_entries_that_do_not_come_in_a_list_are_refused_and_harm_nothing(self, ps: Penstock) -> None:
+        world = ps.journal("w")
+        world.append([Entry("k", b"1"), Entry("k", b"2")])
+        one = Entry("k", b"3")
+        for wrong in (one, (entry for entry in [one]), {"k": one}, "k", None):
+            with pytest.raises(InvalidMessage):
+                world.append(cast(Any, wrong))
+        assert bodies(world.scan()) == [b"1", b"2"]
+        assert len(world.append(cast(Any, deque([one])))) == 1
+        assert bodies(world.scan()) == [b"1", b"2", b"3"]
+
+    @requires("journal")
     def test_names_to_filter_by_come_in_lists(self, ps: Penstock) -> None:
         world = ps.journal("w")
         for wrong in ({"kinds": "k"}, {"labels": b"k"}, {"flags": "k"}, {"limit": -1}, {"after": "1"}):
@@ -210,8 +223,23 @@ class WorldSuite(BackendCase):
     @requires("journal")
     def test_a_limit_of_a_world_that_cannot_be_is_refused(self, ps: Penstock) -> None:
         world = ps.journal("w")
-        for wrong in (0, -1, "1", float("nan")):
+        world.append([Entry("k")])
+        for wrong in (0, -1, "1", float("nan"), float("inf"), True, 10**30):
             with pytest.raises(InvalidMessage):
                 world.configure(retention_s=cast(Any, wrong))
             with pytest.raises(InvalidMessage):
                 world.configure(max_bytes=cast(Any, wrong))
+        with pytest.raises(InvalidMessage):
+            world.configure(max_bytes=cast(Any, 1.5))
+        with pytest.raises(InvalidMessage):
+            world.configure(retention_s=0.0001)
+        sweep_all(ps)
+        assert len(world.scan()) == 1
+
+    @requires("journal")
+    def test_a_whole_number_is_a_limit_in_bytes_however_it_is_written(self, ps: Penstock) -> None:
+        world = ps.journal("w")
+        world.configure(max_bytes=cast(Any, 1e6))
+        world.append([Entry("k", bytes(999_000)), Entry("k", bytes(999_000))])
+        sweep_all(ps)
+        assert len(world.scan()) == 1

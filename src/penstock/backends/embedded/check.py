@@ -71,7 +71,7 @@ class Checker:
         self._guarded("", self._check_due)
         self._guarded("", self._check_dedup)
         self._guarded("", self._check_numbers)
-        for world, _ in self._worlds.all():
+        for world in self._worlds.names():
             self._guarded(world, self._check_world, world)
         self._guarded("", self._check_entries)
         return CheckReport(self._problems, len(engine.queues), self._messages, self._events)
@@ -288,12 +288,17 @@ class Checker:
 
     def _check_world(self, world: str) -> None:
         engine = self._engine
-        row = dict(self._worlds.all())[world]
+        row = self._worlds.load(world)
+        if row is None:
+            return
         seq, size, vectors = row.base_seq, 0, row.base_vectors
         for key, raw in frames(engine, row.number, 0):
             entries = list(decode_entries(raw, world))
             size += len(raw)
             vectors += sum(entry.vector is not None for entry in entries)
+            if not entries:
+                self._problems.append(Problem("world frame without entries", world, key.hex()))
+                continue
             if entries[0].seq != seq + 1:
                 self._problems.append(Problem(f"world goes from {seq} to {entries[0].seq}", world, key.hex()))
             seq = entries[-1].seq

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator, Sequence
+from typing import Annotated
 
 import msgspec
 
@@ -14,9 +16,10 @@ from penstock.backends.embedded.numbers import next_number
 from penstock.backends.embedded.rows import MARK, packed, unpacked
 from penstock.clock import to_ns
 from penstock.codec.entry import check_entry, decode_entries, decode_entry_head, encode_entries
-from penstock.errors import InvalidMessage
+from penstock.errors import InvalidMessage, StorageCorrupt
 from penstock.event import Entry
 from penstock.message import checked_name, format_id, parse_id
+from penstock.settings import MAX_DURATION_S, world_limits
 
 SYSTEM_WORLD = "_penstock"
 
@@ -24,7 +27,7 @@ SYSTEM_WORLD = "_penstock"
 FRAME_BYTES = 1 << 20
 
 
-class World(msgspec.Struct, array_like=True):
+class _Numbers(msgspec.Struct, array_like=True):
     """A world's numbers, written with every append. `vectors` counts all ever; `base_*` what was trimmed."""
 
     number: int
@@ -33,11 +36,17 @@ class World(msgspec.Struct, array_like=True):
     vectors: int = 0
     base_vectors: int = 0
     bytes: int = 0
-    retention_s: float | None = None
+
+
+class World(_Numbers, array_like=True):
+    """The same, and what the sweep keeps of it."""
+
+    retention_s: Annotated[float, msgspec.Meta(gt=0, le=MAX_DURATION_S)] | None = None
     max_bytes: int | None = None
 
 
 _decode_world = msgspec.msgpack.Decoder(World).decode
+_decode_numbers = msgspec.msgpack.Decoder(_Numbers).decode
 
 
 class Worlds:
@@ -50,6 +59,7 @@ class Worlds:
     def append(self, world: str, entries: Sequence[Entry]) -> list[str]:
         if world == SYSTEM_WORLD:
             raise InvalidMessage(f"world {SYSTEM_WORLD!r} is Penstock's own; choose another name")
+        entries = list(entries)
         for entry in entries:
             if not isinstance(entry, Entry):
                 raise InvalidMessage(f"an entry must be an Entry, not {type(entry).__name__}")
@@ -64,7 +74,7 @@ class Worlds:
             return []
         engine = self._engine
         txn.changed = True
-        row = self._load(world) or World(next_number(txn))
+        row = self.load(world) or World(next_number(txn))
         ids = [engine.ids.one(txn.now_ns) for _ in entries]
         at = 0
         for chunk in _chunks(entries):
@@ -93,7 +103,7 @@ class Worlds:
         limit: int | None = None,
     ) -> list[Entry]:
         """Entries in append order that have one of the kinds, all of the labels and all of the flags."""
-        row = self._load(world)
+        row = self.load(world)
         if row is None or limit == 0:
             return []
         out: list[Entry] = []
@@ -129,7 +139,7 @@ class Worlds:
         return next((entry for entry in entries if entry.id == text), None)
 
     def stats(self, world: str) -> dict[str, int]:
-        row = self._load(world) or World(0)
+        row = self.load(world) or World(0)
         return {
             "entries": row.next_seq - 1 - row.base_seq,
             "vectors": row.vectors - row.base_vectors,
@@ -140,17 +150,19 @@ class Worlds:
 
     def configure(self, world: str, retention_s: float | None, max_bytes: int | None) -> None:
         """What the sweep keeps of a world; everything, unless this says otherwise."""
-        name = checked_name(world, "world name")
+        key = keys.meta(Meta.WORLD, checked_name(world, "world name"))
+        limits = world_limits(retention_s, max_bytes)
         with self._engine.transaction() as txn:
             txn.changed = True
-            row = self._load(world) or World(next_number(txn))
-            row.retention_s, row.max_bytes = retention_s, max_bytes
-            txn.put(keys.meta(Meta.WORLD, name), packed(row), self._engine.meta)
+            raw = self._engine.kv.get(key, self._engine.meta)
+            # Whatever limits it has now, they are replaced: they need not be sound.
+            old = _Numbers(next_number(txn)) if raw is None else unpacked(raw, _decode_numbers, "world")
+            txn.put(key, packed([*msgspec.structs.astuple(old), *limits]), self._engine.meta)
 
     def trim(self, txn: Transaction, world: str, limit: int) -> int:
         """Remove up to so many frames that are past the world's age or size."""
         engine = self._engine
-        row = self._load(world)
+        row = self.load(world)
         if row is None:
             return 0
         too_old_ns = txn.now_ns - to_ns(row.retention_s) if row.retention_s is not None else 0
@@ -172,12 +184,19 @@ class Worlds:
         return removed
 
     def all(self) -> Iterator[tuple[str, World]]:
-        """Every world's name and numbers."""
+        """Every world's name and numbers, but for those whose row is damaged: they stop no other."""
         prefix = keys.meta(Meta.WORLD)
         for key, raw in self._engine.kv.scan(self._engine.meta, prefix, keys.after_prefix(prefix)):
-            yield key[1:].decode(), unpacked(raw, _decode_world, "world")
+            with contextlib.suppress(StorageCorrupt):
+                yield key[1:].decode(), unpacked(raw, _decode_world, "world")
 
-    def _load(self, world: str) -> World | None:
+    def names(self) -> list[str]:
+        """Every world, damaged or not."""
+        prefix = keys.meta(Meta.WORLD)
+        rows = self._engine.kv.scan(self._engine.meta, prefix, keys.after_prefix(prefix))
+        return [key[1:].decode() for key, _ in rows]
+
+    def load(self, world: str) -> World | None:
         raw = self._engine.kv.get(keys.meta(Meta.WORLD, checked_name(world, "world name")), self._engine.meta)
         return None if raw is None else unpacked(raw, _decode_world, "world")
 
@@ -191,4 +210,5 @@ def _chunks(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
             chunk, size = [], 0
         chunk.append(entry)
         size += len(entry.body)
-    yield chunk
+    if chunk:
+        yield chunk
