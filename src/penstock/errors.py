@@ -166,6 +166,11 @@ class DecryptFailed(StorageError):
     """A record does not decrypt with the key that it names."""
 
 
+def is_of_the_store(error: BaseException) -> bool:
+    """Whether everything else would meet it as well: damage concerns what is damaged alone."""
+    return isinstance(error, StorageError) and not isinstance(error, StorageCorrupt)
+
+
 def as_answer(error: E) -> E:
     """A raised error that becomes an item's answer: its traceback would keep the whole call alive."""
     error.__cause__ = error.__context__ = None

@@ -398,8 +398,8 @@ class EmbeddedBackend:
             return BackendHealth("unhealthy", [f"the store has stopped: {engine.stopped or 'closed'}"])
         if engine.write_failure is not None:
             return BackendHealth("unhealthy", [f"the last write failed: {engine.write_failure}"])
-        reasons = []
         with engine.lock:
+            reasons = self.upkeep.reasons()
             for number in history.queues_with_cursors(engine):
                 q = engine.queue_by_number(number)
                 if q is not None and q.counters.held:

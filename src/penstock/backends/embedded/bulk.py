@@ -44,6 +44,7 @@ from penstock.errors import (
     QueueNotFound,
     StorageCorrupt,
     as_answer,
+    is_of_the_store,
 )
 from penstock.event import Kind
 from penstock.message import OK, Outcome, format_id, parse_id
@@ -73,7 +74,11 @@ class Bulk:
         self._running: set[int] = set()
         self._resumed: dict[int, Work] = {}
         #: Jobs that met something damaged: left alone until the store is opened again.
-        self._given_up: set[int] = set()
+        self._given_up: dict[int, str] = {}
+
+    @property
+    def given_up(self) -> list[str]:
+        return list(self._given_up.values())
 
     # -- what callers ask for -------------------------------------------------------------------
 
@@ -131,10 +136,10 @@ class Bulk:
                         break
             except BaseException as error:
                 del self._resumed[number]
-                if not isinstance(error, StorageCorrupt):
+                if not isinstance(error, Exception) or is_of_the_store(error):
                     raise
-                self._given_up.add(number)
-                log.error("job %d (%s) was left alone: %s", number, work.job.what, error)
+                self._given_up[number] = f"job {number} ({work.job.what}) was left alone: {error}"
+                log.error("%s", self._given_up[number])
             finally:
                 self._running.discard(number)
         return taken

@@ -10,7 +10,7 @@ from penstock.backends.embedded.bulk import Bulk
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.sweep import SLICE, SWEEP_ORDER, apply_due
 from penstock.backends.embedded.worlds import Worlds
-from penstock.errors import StorageCorrupt
+from penstock.errors import is_of_the_store
 
 log = logging.getLogger("penstock")
 
@@ -29,13 +29,23 @@ class Upkeep:
         #: Queues that this round of retention has yet to look at.
         self._round: list[str] = []
         self._next_step = 0
-        #: Numbers of queues and worlds with a damaged frame: not trimmed until the store is opened again.
-        self._damaged: set[int] = set()
+        #: What is wrong with journals that are not trimmed until the store is opened again, by number.
+        self._damaged_queues: dict[int, str] = {}
+        self._damaged_worlds: dict[int, str] = {}
+        #: Why a kind of work failed when it last had its turn.
+        self._failures: dict[int, str] = {}
+
+    def reasons(self) -> list[str]:
+        """What of the upkeep does not go on."""
+        queues = [why for number, why in self._damaged_queues.items() if number in self._engine.by_qid]
+        return [*self._failures.values(), *queues, *self._damaged_worlds.values(), *self._bulk.given_up]
 
     def tidy(self, budget: int) -> int:
         """Up to so many slices; how many were done.
 
-        One slice of each kind of work in turn, going on where the last call stopped: none starves.
+        One slice of each kind of work in turn, going on where the last call stopped: none starves. One
+        that fails has no further turn in this call, which raises its error when the others are done;
+        where the store itself fails, at once.
         """
         steps: list[Callable[[], int]] = [
             *(lambda kind=kind: int(apply_due(self._engine, kind) > 0) for kind in SWEEP_ORDER),
@@ -43,13 +53,26 @@ class Upkeep:
             self._trim,
         ]
         done = idle = 0
+        failed: dict[int, Exception] = {}
         while done < budget and idle < len(steps):
-            step = steps[self._next_step]
-            # Before it runs: one that fails does not keep the others from their turn.
-            self._next_step = (self._next_step + 1) % len(steps)
-            worked = step()
+            at, worked = self._next_step, 0
+            self._next_step = (at + 1) % len(steps)
+            if at not in failed:
+                try:
+                    worked = steps[at]()
+                    self._failures.pop(at, None)
+                except Exception as error:  # noqa: BLE001 (raised below)
+                    failed[at] = error
+                    self._failures[at] = f"housekeeping failed: {type(error).__name__}: {error}"
+                    if is_of_the_store(error):
+                        break
             done += worked
             idle = 0 if worked else idle + 1
+        if failed:
+            try:
+                raise next(iter(failed.values()))
+            finally:
+                failed.clear()  # The error knows this frame: both would stay until the next collection.
         return done
 
     def _trim(self) -> int:
@@ -80,24 +103,25 @@ class Upkeep:
                 if name not in engine.queues:
                     return False
                 q = engine.queue(name)
-                trimmed = 0 if q.qid in self._damaged else history.trim(txn, q, FRAMES_PER_SLICE)
+                trimmed = 0 if q.qid in self._damaged_queues else history.trim(txn, q, FRAMES_PER_SLICE)
                 return trimmed + history.free_held(txn, q, SLICE) > 0
-        except StorageCorrupt as error:
-            self._keep(known.qid, f"queue {name!r}", error)
-            return False
+        except Exception as error:  # noqa: BLE001 (raised, or logged)
+            return self._keep(self._damaged_queues, known.qid, f"queue {name!r}", error)
 
     def _trim_world(self, name: str, number: int) -> bool:
-        if number in self._damaged:
+        if number in self._damaged_worlds:
             return False
         try:
             with self._engine.transaction() as txn:
                 return self._worlds.trim(txn, name, FRAMES_PER_SLICE) > 0
-        except StorageCorrupt as error:
-            self._keep(number, f"world {name!r}", error)
-            return False
+        except Exception as error:  # noqa: BLE001 (raised, or logged)
+            return self._keep(self._damaged_worlds, number, f"world {name!r}", error)
 
-    def _keep(self, number: int, what: str, error: StorageCorrupt) -> None:
+    def _keep(self, damaged: dict[int, str], number: int, what: str, error: Exception) -> bool:
         """One damaged frame must not keep the other queues and worlds from their turn."""
-        if number not in self._damaged:
-            log.error("the journal of %s is kept as it is: %s", what, error)
-        self._damaged.add(number)
+        if is_of_the_store(error):
+            raise error
+        if number not in damaged:
+            damaged[number] = f"the journal of {what} is kept as it is: {error}"
+            log.error("%s", damaged[number])
+        return False
