@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any, cast
 
 import pytest
@@ -45,6 +46,13 @@ class UpsertSuite(BackendCase):
         assert (q.get(GIVEN).payload, q.get(GIVEN).headers) == (b"new", {"a": "2"})
         assert q.length() == 1
         assert drain(q) == [b"new"]
+
+    def test_an_id_that_comes_twice_in_one_call_is_one_message_however_it_is_written(self, q: Queue) -> None:
+        given: Any = uuid.UUID(GIVEN)
+        twice = [NewMessage(b"1", id=given), NewMessage(b"2", id=given), NewMessage(b"3", id=GIVEN)]
+        assert [result.id for result in q.upsert(twice)] == [GIVEN] * 3
+        assert q.stats().ready == 1
+        assert drain(q) == [b"3"]
 
     @requires("fairness", "prioritization", "time_to_live")
     def test_upsert_replaces_every_setting(self, q: Queue, clock: ManualClock) -> None:

@@ -173,14 +173,14 @@ class Enqueuer:
         at = 0
         while at < len(messages):
             # A batch sees the store as it was: an id that comes again starts the next one.
-            seen: set[str] = set()
+            seen: set[bytes] = set()
             end = at
             while end < len(messages):
-                key = getattr(messages[end], "id", None)
-                if isinstance(key, str):
-                    if key in seen:
+                raw_id = _given_id(messages[end])
+                if raw_id is not None:
+                    if raw_id in seen:
                         break
-                    seen.add(key)
+                    seen.add(raw_id)
                 end += 1
             with self._engine.transaction() as txn:
                 q = self._engine.queue(queue)
@@ -207,7 +207,7 @@ class Enqueuer:
         except PenstockError as error:
             return EnqueueResult(None, as_answer(error))
         self._replace(txn, q, m, found)
-        return EnqueueResult(m.id)
+        return EnqueueResult(format_id(found.raw_id))
 
     def _replace(self, txn: Transaction, q: QueueState, m: NewMessage, found: Found) -> None:
         leave(txn, q, found)
@@ -260,6 +260,14 @@ class Enqueuer:
 def _owned(headers: dict[str, str]) -> dict[str, str]:
     """Headers that Penstock put there: a mended dead letter still knows where it came from."""
     return {name: value for name, value in headers.items() if name.startswith(OWNED_HEADER_PREFIX)}
+
+
+def _given_id(m: NewMessage) -> bytes | None:
+    """The id that a message asks for; one that is not valid reports so itself, when its turn comes."""
+    given = getattr(m, "id", None)
+    with contextlib.suppress(InvalidMessage):
+        return None if given is None else parse_id(given)
+    return None
 
 
 def _not_a_message(m: object) -> InvalidMessage:
