@@ -173,6 +173,39 @@ def test_a_damaged_dead_message_stays_and_its_neighbours_are_redriven() -> None:
     assert (payloads(q), q.stats().dead) == ([b"2"], 1)
 
 
+def test_a_damaged_message_that_fails_for_the_last_time_fails_none_of_its_batch() -> None:
+    system = MemorySystem()
+    dead = system.create("dead")
+    q = system.create("q", dead_letter="dead", max_attempts=1)
+    damaged, neighbour = enqueue(q, b"1", b"2")
+    deliveries = q.lease(2)
+    system.damage_body("q", damaged)
+    assert [outcome.ok for outcome in q.nack([delivery.receipt for delivery in deliveries])] == [True] * 2
+    assert (q.stats().dead, dead.get(neighbour).payload) == (1, b"2")
+
+
+# Listings
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed", "dead"])
+def test_a_damaged_message_is_left_out_of_listings_and_the_others_are_there(
+    state: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    system = MemorySystem()
+    q = system.create("q")
+    damaged, *sound = enqueue(q, *(b"%d" % n for n in range(5)), delay_s=5 if state == "delayed" else 0)
+    if state == "dead":
+        q.reject([delivery.receipt for delivery in q.lease(5)])
+    system.damage_body("q", damaged)
+    assert [message.id for message in q.iter(state)] == sound
+    assert [message.id for message in q.list(state, limit=3).items] == sound[:2]
+    if state == "ready":
+        assert [message.id for message in q.peek(9)] == sound
+    assert damaged in caplog.text
+    with pytest.raises(StorageCorrupt):
+        q.get(damaged)
+
+
 # Sweeps
 
 

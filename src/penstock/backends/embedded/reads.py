@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 from collections.abc import Iterator, Sequence
 
 from penstock.backends.base import QueueStats
@@ -11,13 +12,15 @@ from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.history import read_by_all
 from penstock.backends.embedded.keys import Due, StateCode
-from penstock.backends.embedded.lookup import CODES, find_many, to_message
+from penstock.backends.embedded.lookup import CODES, find_many, find_sound, to_message
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import decode_state
 from penstock.clock import NS_PER_S
-from penstock.errors import InvalidMessage
+from penstock.errors import InvalidMessage, StorageCorrupt
 from penstock.kv.base import Row
 from penstock.message import DueItem, Message, Page, State, format_id
+
+log = logging.getLogger("penstock")
 
 #: A filtered page looks at so many rows a message that was asked for, then ends short, with `next` set.
 ROWS_PER_FILTERED_ITEM = 20
@@ -30,9 +33,20 @@ def get_many(engine: Engine, q: QueueState, raw_ids: Sequence[bytes]) -> list[Me
     ]
 
 
+def _sound(engine: Engine, q: QueueState, raw_ids: Sequence[bytes]) -> list[Message]:
+    """The messages that are there; a damaged one is left out, for it would stop the listing for good."""
+    out = []
+    for raw_id, found in zip(raw_ids, find_sound(engine, q, raw_ids), strict=True):
+        if isinstance(found, StorageCorrupt):
+            log.error("queue %r, message %s cannot be listed: %s", q.name, format_id(raw_id), found)
+        elif found is not None and found.code != StateCode.GONE:
+            out.append(to_message(q, found))
+    return out
+
+
 def peek(engine: Engine, q: QueueState, limit: int, offset: int) -> list[Message]:
     rows = itertools.islice(q.ready.scan(None), offset, offset + limit)
-    return _present(get_many(engine, q, [row[0][-16:] for row in rows]))
+    return _sound(engine, q, [row[0][-16:] for row in rows])
 
 
 def page(
@@ -55,11 +69,7 @@ def page(
             break
     else:
         last = None
-    return Page(_present(get_many(engine, q, ids)), None if last is None else last[4:].hex())
-
-
-def _present(found: list[Message | None]) -> list[Message]:
-    return [message for message in found if message is not None]
+    return Page(_sound(engine, q, ids), None if last is None else last[4:].hex())
 
 
 def _position(q: QueueState, state: State, after: str | None) -> bytes | None:
