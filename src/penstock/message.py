@@ -14,6 +14,9 @@ from penstock.event import Event, Kind
 
 T = TypeVar("T")
 
+#: The text of a kind of str, which encoders do not know; its own `__str__` may say something else.
+plain = str.__str__
+
 MAX_NAME_BYTES = 1024
 MAX_PAYLOAD_BYTES = 64 * 1024 * 1024
 MAX_HEADERS_BYTES = 64 * 1024

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -90,6 +93,29 @@ def test_an_error_is_raised_by_its_own_caller_alone() -> None:
         thread.join()
     assert isinstance(bad_answers[0], ZeroDivisionError)
     assert good_answers == [2]
+
+
+def test_an_error_keeps_nothing_alive_once_it_is_handled() -> None:
+    class Handle:
+        pass
+
+    group = GroupCommit(lambda: None)
+    alive: list[weakref.ref[Handle]] = []
+
+    def command(items: Sequence[int] = ()) -> list[int]:
+        handle = Handle()
+        alive.append(weakref.ref(handle))
+        raise ValueError(str(handle))
+
+    gc.disable()
+    try:
+        with contextlib.suppress(ValueError):
+            group.run(command)
+        with contextlib.suppress(ValueError):
+            group.run_merged("q", [1], command)
+        assert [ref() for ref in alive] == [None, None]
+    finally:
+        gc.enable()
 
 
 def test_a_failed_sync_fails_everyone_it_was_to_cover() -> None:

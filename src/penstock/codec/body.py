@@ -20,6 +20,7 @@ from penstock.message import (
     OWNED_HEADER_PREFIX,
     NewMessage,
     checked_name,
+    plain,
 )
 from penstock.settings import MAX_DURATION_S
 
@@ -35,7 +36,7 @@ _PLACED = 1
 #: fairness key, headers, throttle keys, dedup id
 Variable = tuple[str, dict[str, str], tuple[str, ...], str | None]
 
-encode_variable = msgspec.msgpack.Encoder().encode
+encode_variable = msgspec.msgpack.Encoder(enc_hook=plain).encode
 decode_variable = msgspec.msgpack.Decoder(Variable).decode
 
 

@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.errors import InvalidMessage, StorageCorrupt
 from penstock.event import Entry
-from penstock.message import MAX_HEADERS_BYTES, MAX_PAYLOAD_BYTES, checked_name, format_id
+from penstock.message import MAX_HEADERS_BYTES, MAX_PAYLOAD_BYTES, checked_name, format_id, plain
 
 ENTRY_VERSION = 1
 MAX_VECTOR = 65_536
@@ -21,7 +21,7 @@ HEAD = struct.Struct("<BIQQQI")
 CHECKSUM = struct.Struct("<I")
 
 _Names = list[tuple[str, list[str], list[str]]]
-_encode_names = msgspec.msgpack.Encoder().encode
+_encode_names = msgspec.msgpack.Encoder(enc_hook=plain).encode
 _decode_names = msgspec.msgpack.Decoder(_Names).decode
 
 
@@ -47,7 +47,7 @@ def check_entry(entry: Entry) -> None:
 
 
 def encode_entries(entries: list[Entry], ids: list[bytes], first_seq: int, at_ns: int, vectors: int) -> bytes:
-    names = _encode_names([(e.kind, list(e.labels), list(e.flags)) for e in entries])
+    names = _encode_names([(e.kind, e.labels, e.flags) for e in entries])
     dims = [len(e.vector or ()) for e in entries]
     count = len(entries)
     raw = b"".join(

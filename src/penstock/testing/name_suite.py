@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock import Entry, InvalidConfig, InvalidMessage, NewMessage, Penstock, PenstockError, Queue
 from penstock.message import OWNED_HEADER_PREFIX
-from penstock.testing.harness import BackendCase, ack, drain, errors, requires, take, take_one
+from penstock.testing.harness import BackendCase, ack, drain, errors, ids, requires, take, take_one
 
 #: What separators, escapes, number formats and prefixes would trip over.
 HOSTILE = [
@@ -58,6 +58,17 @@ names = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 
 #: One test method, inherited by a suite for each backend, and given a fresh store by a fixture: on purpose.
 _INHERITED = [HealthCheck.function_scoped_fixture, HealthCheck.differing_executors]
+
+
+class Marked(str):
+    """Text with something to it, as libraries for templates and numbers have."""
+
+
+class Unreadable(dict[str, str]):
+    """Headers whose contents cannot be asked for."""
+
+    def items(self) -> Any:
+        raise TypeError("no items")
 
 
 class NameSuite(BackendCase):
@@ -175,6 +186,32 @@ class NameSuite(BackendCase):
         assert q.length() == 2 * len(REFUSED)
 
     @requires("journal")
+    @requires("fairness", "idempotent_enqueue")
+    def test_a_kind_of_str_is_stored_as_the_text_that_it_is(self, q: Queue) -> None:
+        for new in (
+            NewMessage(b"", {Marked("h"): Marked("v")}, Marked("k")),
+            NewMessage(b"", {Marked("h"): Marked("v")}, Marked("k"), dedup_id=Marked("d")),
+        ):
+            results = q.enqueue_many([NewMessage(b"before"), new, NewMessage(b"after")])
+            assert errors(results) == [None] * 3
+            m = q.get(ids(results)[1])
+            found = [*m.headers.items(), (m.fairness_key, m.dedup_id or "d")]
+            assert found == [("h", "v"), ("k", "d")]
+            assert {type(text) for pair in found for text in pair} == {str}
+
+    @requires("journal")
+    def test_an_entrys_kinds_of_str_are_stored_as_the_text_that_they_are(self, ps: Penstock) -> None:
+        world = ps.journal("w")
+        world.append([Entry(Marked("k"), b"", [Marked("l")], [Marked("f")])])
+        (entry,) = world.scan()
+        assert (entry.kind, entry.labels, entry.flags) == ("k", ["l"], ["f"])
+
+    def test_an_item_that_cannot_be_read_fails_itself_alone(self, q: Queue) -> None:
+        for call in (q.enqueue_many, q.upsert):
+            results = call([NewMessage(b"before"), NewMessage(b"", Unreadable(a="b")), NewMessage(b"after")])
+            assert errors(results) == [None, "InvalidMessage", None]
+        assert q.length() == 4
+
     def test_what_is_no_name_is_no_consumer_cursor_or_world(self, ps: Penstock, q: Queue) -> None:
         q.enqueue(b"x")
         for wrong in REFUSED:

@@ -87,10 +87,9 @@ class Bulk:
 
     def redrive(self, queue: str, limit: int, target: str | None) -> int:
         def job(q: QueueState) -> Job:
-            if target is not None:
-                self._engine.queue(target)
             states = [int(StateCode.DEAD), int(StateCode.READY)]
-            return _bounded(Job("redrive", q.qid, states, limit=limit, target=target or ""), q)
+            name = "" if target is None else self._engine.queue(target).name
+            return _bounded(Job("redrive", q.qid, states, limit=limit, target=name), q)
 
         return self._start(queue, job)
 
@@ -106,10 +105,10 @@ class Bulk:
         with self._engine.lock:
             self._engine.check_usable()
             q = self._engine.queue(queue)
-            if self._engine.queue(target) is q:
+            if (there := self._engine.queue(target)) is q:
                 raise InvalidMessage(f"move: target {target!r} is the queue itself")
             at_ns = self._engine.clock.now_ns()
-            work = Work(Job("move", q.qid, at_ns=at_ns, target=target, ids=raw_ids))
+            work = Work(Job("move", q.qid, at_ns=at_ns, target=there.name, ids=raw_ids))
         self._run(work, len(raw_ids) > SLICE)
         outcomes = iter(work.outcomes)
         return [one if isinstance(one, Outcome) else next(outcomes) for one in parsed]

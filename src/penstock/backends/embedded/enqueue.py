@@ -50,6 +50,9 @@ SHAPES_KEPT = 4096
 _NO_KEYS: tuple[str, ...] = ()
 _NO_DELAY: float = 0
 
+#: What is wrong with an item is its own answer, whatever it is: the others are stored.
+_ITEMS_OWN = (PenstockError, AttributeError, TypeError, ValueError, LookupError, ArithmeticError)
+
 #: lane, variable header, ready value: what plain messages of one fairness key, priority and weight share.
 _Common = tuple[bytes, bytes, bytes]
 
@@ -120,10 +123,8 @@ class Enqueuer:
                     self._check(q, m)
                     raw_id = high + low_raw if m.id is None else parse_id(m.id)
                     results.append(rest.enqueue(m, raw_id, order_ns))
-            except PenstockError as error:
-                results.append(EnqueueResult(None, as_answer(error)))
-            except AttributeError:
-                results.append(EnqueueResult(None, _not_a_message(m)))
+            except _ITEMS_OWN as error:
+                results.append(EnqueueResult(None, _refusal(m, error)))
             low += 1
             order_ns += 1
         if ids:
@@ -204,8 +205,8 @@ class Enqueuer:
                 raise InvalidMessage(
                     f"message {m.id} is {STATES[found.code]}; only waiting ones are replaced"
                 )
-        except PenstockError as error:
-            return EnqueueResult(None, as_answer(error))
+        except _ITEMS_OWN as error:
+            return EnqueueResult(None, _refusal(m, error))
         self._replace(txn, q, m, found)
         return EnqueueResult(format_id(found.raw_id))
 
@@ -270,6 +271,14 @@ def _given_id(m: NewMessage) -> bytes | None:
     return None
 
 
+def _refusal(m: object, error: Exception) -> PenstockError:
+    if isinstance(error, PenstockError):
+        return as_answer(error)
+    if not isinstance(m, NewMessage):
+        return _not_a_message(m)
+    return InvalidMessage(f"the message cannot be stored: {type(error).__name__}: {error!s:.200}")
+
+
 def _not_a_message(m: object) -> InvalidMessage:
     return InvalidMessage(f"a message must be a NewMessage, not {type(m).__name__}")
 
@@ -301,8 +310,6 @@ class _Rest:
         if not self._looked_up:
             self._look_up()
             self._looked_up = True
-        if (first := self._earlier(m, raw_id)) is not None:
-            return EnqueueResult(format_id(first), duplicate=True)
         txn, q, now_ns = self._txn, self._q, self._txn.now_ns
         engine = txn.engine
         visible_at_ns = now_ns + to_ns(m.delay_s)
@@ -321,7 +328,11 @@ class _Rest:
             m.payload,
             placed=delayed,
         )
-        txn.put(q.prefix + raw_id, encode_body(body), engine.messages)
+        raw_body = encode_body(body)
+        # Nothing is put before all that may fail has not: a dedup id must not lead to nothing.
+        if (first := self._earlier(m, raw_id)) is not None:
+            return EnqueueResult(format_id(first), duplicate=True)
+        txn.put(q.prefix + raw_id, raw_body, engine.messages)
         lane = q.lane(m.priority, m.fairness_key, m.throttle_keys)
         if delayed:
             seq = q.counters.next_seq + len(self._ids)

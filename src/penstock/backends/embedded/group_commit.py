@@ -90,8 +90,12 @@ class GroupCommit:
             self._wait(ticket)
         if not ticket.done:
             self._lead()
-        if ticket.error is not None:
-            raise ticket.error
+        error, ticket.error = ticket.error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # It knows this frame: both, and the store, would stay until the next collection.
         return ticket.answer
 
     def _wait(self, ticket: _Ticket) -> None:
