@@ -209,8 +209,9 @@ class Model:
         if message_id in to.items:
             return InvalidMessage
         self._remove(line, item, Kind.MOVED)
+        item.origin = ""
         if item.state == State.DEAD:
-            item.origin, item.expires_ns = "", None
+            item.expires_ns = None
         self._arrive(to, item, expires_ns=item.expires_ns)
         return None
 

@@ -190,6 +190,20 @@ class DeadLetterSuite(BackendCase):
         delivery = take_one(work)
         assert (delivery.payload, delivery.headers) == (b"mended", {"by": "hand"})
 
+    def test_a_dead_letter_that_is_moved_is_an_ordinary_message_of_its_new_queue(
+        self, ps: Penstock, work: Queue, dead: Queue
+    ) -> None:
+        ps.create_queue("graves")
+        other = ps.create_queue("other", dead_letter="graves")
+        message_id = bury(work, b"x", reason="why")
+        assert errors(dead.move([message_id], target="other")) == [None]
+        assert other.get(message_id).headers == {}
+        assert (other.redrive(), other.length()) == (0, 1)
+        other.reject(receipts(take(other)))
+        assert ps.queue("graves").get(message_id).headers[ORIGIN] == "other"
+        assert ps.queue("graves").redrive() == 1
+        assert (other.length(), work.length()) == (1, 0)
+
     def test_a_redriven_message_can_die_again(self, work: Queue, dead: Queue) -> None:
         message_id = bury(work, b"x", reason="one")
         dead.redrive()

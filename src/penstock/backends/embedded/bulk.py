@@ -110,7 +110,9 @@ class Bulk:
             at_ns = self._engine.clock.now_ns()
             work = Work(Job("move", q.qid, at_ns=at_ns, target=there.name, ids=raw_ids))
         self._run(work, len(raw_ids) > SLICE)
-        outcomes = iter(work.outcomes)
+        # Those that it had not come to when the queue was deleted.
+        gone = [Outcome(QueueNotFound(queue))] * (len(raw_ids) - len(work.outcomes))
+        outcomes = iter(work.outcomes + gone)
         return [one if isinstance(one, Outcome) else next(outcomes) for one in parsed]
 
     def resume(self, slices: int) -> int:
@@ -311,12 +313,9 @@ def _transfer(
         if isinstance(other, Found):
             unhold(txn, target, other)
         leave(txn, q, found)
-        waiting = kind == Kind.MOVED and found.code != StateCode.DEAD
-        body = (
-            msgspec.structs.replace(found.body, expires_at_ns=found.row.expires_at_ns)
-            if waiting
-            else revived(found.body)
-        )
+        body = revived(found.body)
+        if kind == Kind.MOVED and found.code != StateCode.DEAD:
+            body = msgspec.structs.replace(body, expires_at_ns=found.row.expires_at_ns)
         visible_at_ns = found.row.until_ns if found.code == StateCode.DELAYED else 0
         arrive(txn, target, found.raw_id, body, target.counters.next_seq + len(ids), visible_at_ns)
         ids.append(found.raw_id)
