@@ -98,14 +98,14 @@ def state_after(event: Event) -> State | None:
             return None
 
 
-class NewMessage(msgspec.Struct, gc=False):
+class NewMessage(msgspec.Struct, gc=False, omit_defaults=True):
     """What a producer hands over. Durations are seconds."""
 
     payload: bytes = b""
     headers: dict[str, str] = {}
     fairness_key: str = ""
     weight: int = 1
-    throttle_keys: list[str] | tuple[str, ...] = ()
+    throttle_keys: Sequence[str] = ()
     priority: int = DEFAULT_PRIORITY
     delay_s: float = 0
     ttl_s: float | None = None
@@ -147,7 +147,7 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     """A message handed to a consumer under its own lease."""
 
     raw_id: bytes
-    token: int
+    token: bytes
     queue: str
     payload: bytes
     headers: dict[str, str]
@@ -170,13 +170,13 @@ class Delivery(msgspec.Struct, frozen=True, gc=False):
     @property
     def receipt(self) -> str:
         """The fencing token: proves to `ack` and its kin which lease is meant."""
-        return (self.raw_id + self.token.to_bytes(12, "big")).hex()
+        return (self.raw_id + self.token).hex()
 
     def __repr__(self) -> str:
         return _shown(self, f"receipt={self.receipt!r}")
 
 
-class EnqueueResult(msgspec.Struct, frozen=True):
+class EnqueueResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """What became of one enqueued item; `duplicate` when an earlier message answered for it."""
 
     id: str | None
@@ -188,7 +188,7 @@ class EnqueueResult(msgspec.Struct, frozen=True):
         return self.error is None
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """What became of one item of a batch."""
 
     error: PenstockError | None = None
@@ -250,7 +250,7 @@ def parse_id(text: str | uuid.UUID) -> bytes:
     )
 
 
-def parse_receipt(text: str) -> tuple[bytes, int] | None:
+def parse_receipt(text: str) -> tuple[bytes, bytes] | None:
     """(message id, lease token), or None for anything that was never a receipt."""
     if isinstance(text, str) and len(text) == 56:
         try:
@@ -258,7 +258,7 @@ def parse_receipt(text: str) -> tuple[bytes, int] | None:
         except ValueError:
             return None
         if len(raw) == 28:
-            return raw[:16], int.from_bytes(raw[16:], "big")
+            return raw[:16], raw[16:]
     return None
 
 

@@ -36,7 +36,6 @@ THREADS = 4
 BULK = 700
 ARCHIVE = ("keep", "archive")
 #: A lease token is its queue's number and the seq of its event.
-SEQ_MASK = (1 << 64) - 1
 
 
 def side(thread: int) -> str:
@@ -192,7 +191,8 @@ class Worker:
         wait_s = 0.005 if self._waits and rng.random() < 0.1 else 0
         found = self._system.queue(name).lease(rng.randint(1, 15), wait_s=wait_s, consumer=f"c{self._thread}")
         deliveries = [
-            Delivered(d.id, d.token & SEQ_MASK, parse_payload(d.payload)[0], d.attempts) for d in found
+            Delivered(d.id, int.from_bytes(d.token[4:], "big"), parse_payload(d.payload)[0], d.attempts)
+            for d in found
         ]
         self._returned(n, deliveries=deliveries)
         held = [(d.receipt, delivered) for d, delivered in zip(found, deliveries, strict=True)]

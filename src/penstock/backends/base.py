@@ -6,7 +6,7 @@ is off raises `Unsupported`. Where a batch is answered item by item, a bad item 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -15,6 +15,9 @@ from penstock.capabilities import Capabilities
 from penstock.event import Entry, Event
 from penstock.message import Delivery, DueItem, EnqueueResult, Message, NewMessage, Outcome, Page
 from penstock.settings import QueueSettings
+
+#: Told now and then how far something long is: what, how much of it is done, of how much.
+Progress = Callable[[str, int, int], None]
 
 
 class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +52,8 @@ class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
     durability: str
     format_version: int
     capabilities: Capabilities
+    #: The process that owns the store, where it is not this one.
+    attached_to: int | None = None
 
 
 class Problem(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ ENTRY_POINT_GROUP = "penstock.backends"
 #: engine or URL scheme -> the factory, imported when it is asked for.
 BUILT_IN: dict[str, str] = {
     "memory": "penstock.backends.embedded.opening:open_memory",
-    "rocksdb": "penstock.backends.embedded.opening:open_rocksdb",
+    "rocksdb": "penstock.backends.sharing:open_rocksdb",
 }
 
 Factory = Callable[[Any, Clock | None, random.Random | None], QueueBackend]

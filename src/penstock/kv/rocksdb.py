@@ -147,7 +147,7 @@ def _tables(path: str) -> str:
 
 
 _OWN_FILES = re.compile(
-    r"(\d{6}\.log|LOCK|LOG(\.old\.\d+)?|IDENTITY|(MANIFEST|OPTIONS)-\d{6}|.*\.dbtmp|rocksdict-config\.json|PENSTOCK|lost)"
+    r"(\d{6}\.log|LOCK|LOG(\.old\.\d+)?|IDENTITY|(MANIFEST|OPTIONS)-\d{6}|.*\.dbtmp|rocksdict-config\.json|PENSTOCK|OWNER|penstock\.sock.*|lost)"
 )
 
 
@@ -159,7 +159,7 @@ def _foreign(path: str) -> str:
         return ""  # Not there yet, or no folder at all: creating it tells.
 
 
-def _prepare_folder(path: str, *, read_only: bool) -> None:
+def prepare_folder(path: str, *, read_only: bool) -> None:
     if read_only and not _holds_store(path):
         raise StorageError(f"{path} holds no store to read; check the path")
     if not _holds_store(path) and (left := _tables(path)):
@@ -210,7 +210,7 @@ class RocksStore:
         `tombstone_spaces` (None: all) are those whose consumed heads are compacted away early.
         """
         driver, folder, profile = _driver(), os.fspath(path), _PROFILES[mode]
-        _prepare_folder(folder, read_only=read_only)
+        prepare_folder(folder, read_only=read_only)
         if not read_only:
             mend_logs(folder)
         cache = driver.Cache(cache_capacity_bytes)

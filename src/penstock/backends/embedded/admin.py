@@ -69,6 +69,7 @@ class Admin:
             with engine.transaction() as txn:
                 created = self._create(txn, settings)
                 self._note(txn, ("queue_created", settings))
+                txn.answered(None)
             self._adopt(created)
 
     def update(self, settings: QueueSettings) -> None:
@@ -81,6 +82,7 @@ class Admin:
             with engine.transaction() as txn:
                 self._put(txn, engine.queues[settings.name].qid, settings)
                 self._note(txn, ("queue_updated", settings))
+                txn.answered(None)
             engine.queues[settings.name].settings = settings
 
     def delete(self, name: str) -> None:
@@ -98,6 +100,7 @@ class Admin:
             with engine.transaction() as txn:
                 self._delete(txn, name)
                 self._note(txn, ("queue_deleted", engine.queues[name].settings))
+                txn.answered(None)
             self._disown(name)
 
     def replace(self, wanted: Iterable[QueueSettings]) -> None:
@@ -123,6 +126,7 @@ class Admin:
                         self._put(txn, old.qid, settings)
                         changes.append(("queue_updated", settings))
                 self._note(txn, *changes)
+                txn.answered(None)
             for name in surplus:
                 self._disown(name)
             for q in created:

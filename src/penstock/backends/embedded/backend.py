@@ -7,25 +7,27 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import msgspec
 
 from penstock.backends.base import BackendHealth, BackendInfo, CheckReport, CursorInfo, QueueStats
-from penstock.backends.embedded import history, keys, leases, reads
+from penstock.backends.embedded import calls, history, keys, leases, reads
 from penstock.backends.embedded.admin import Admin
 from penstock.backends.embedded.arguments import check_lease_s, check_reason, checked_state
 from penstock.backends.embedded.bulk import Bulk
+from penstock.backends.embedded.calls import Call
 from penstock.backends.embedded.check import Checker
 from penstock.backends.embedded.engine import Durability, Engine, Transaction
 from penstock.backends.embedded.enqueue import Enqueuer
 from penstock.backends.embedded.housekeeper import Housekeeper
-from penstock.backends.embedded.keys import Due, Meta, StateCode
+from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.lookup import CODES
+from penstock.backends.embedded.polling import Polling
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import MARK
-from penstock.backends.embedded.sweep import SLICE, apply_due, apply_waiting
+from penstock.backends.embedded.sweep import apply_waiting
 from penstock.backends.embedded.upkeep import Upkeep
 from penstock.backends.embedded.worlds import Worlds
 from penstock.capabilities import Capabilities
@@ -95,9 +97,13 @@ class EmbeddedBackend:
         self._admin = Admin(self._engine, self._worlds, self.name)
         self._admin.load()
         self._enqueuer = Enqueuer(self._engine, self.name)
+        self._polling = Polling(self._engine)
         self._bulk = Bulk(self._engine)
         self.upkeep = Upkeep(self._engine, self._bulk, self._worlds)
         self._closed = threading.Event()
+        #: What stands before the store (its listener) and what is let go after it: closed with it.
+        self.before_close = ExitStack()
+        self.after_close = ExitStack()
         log.info(
             "opened engine=%s path=%s durability=%s format=%d queues=%d",
             engine_name,
@@ -166,74 +172,11 @@ class EmbeddedBackend:
     def lease(
         self, queue: str, max_messages: int, lease_s: float | None, wait_s: float, consumer: str
     ) -> list[Delivery]:
-        check_duration(wait_s, "wait_s")
-        if lease_s is not None:
-            check_lease_s(lease_s)
-        check_count(max_messages, "max_messages")
-        if consumer != "":
-            checked_name(consumer, "consumer")
-        engine = self._engine
-        if max_messages == 0:
-            return []
-        deadline_ns = engine.clock.now_ns() + to_ns(wait_s)
-        while True:
-            deliveries = engine.durably(lambda: self._lease_now(queue, max_messages, lease_s, consumer))
-            if deliveries or engine.clock.now_ns() >= deadline_ns:
-                return deliveries
-            self._wait(queue, deadline_ns)
+        return self._polling.lease(_always, queue, max_messages, lease_s, wait_s, consumer)
 
-    def _lease_now(
-        self, queue: str, max_messages: int, lease_s: float | None, consumer: str
-    ) -> list[Delivery]:
-        engine = self._engine
-        with engine.lock:
-            engine.check_usable()
-            q = engine.queue(queue)
-            for kind in (Due.TTL, Due.LEASE, Due.DELAY):
-                # Until there is enough: what else is due is for the next call, or the sweep.
-                while apply_due(engine, kind) == SLICE and q.counters.counts[StateCode.READY] < max_messages:
-                    pass
-            while True:
-                try:
-                    return self._hand_out(queue, max_messages, lease_s, consumer)
-                except leases.DamagedBodies as damaged:
-                    if not damaged.rows:
-                        raise
-                    log.error("%s: set aside as dead", damaged)
-                    with engine.transaction() as txn:
-                        leases.set_aside(txn, engine.queue(queue), damaged.rows)
-
-    def _hand_out(
-        self, queue: str, max_messages: int, lease_s: float | None, consumer: str
-    ) -> list[Delivery]:
-        with self._engine.transaction() as txn:
-            q = self._engine.queue(queue)
-            counts = q.counters.counts
-            lease_ns = to_ns(q.settings.lease_s if lease_s is None else lease_s)
-            deliveries: list[Delivery] = []
-            while len(deliveries) < max_messages and (ready := counts[StateCode.READY]) > 0:
-                deliveries += leases.lease(txn, q, max_messages - len(deliveries), lease_ns, consumer)
-                if counts[StateCode.READY] == ready:
-                    break  # What is ready is blocked: a fifo key has a message in flight.
-            return deliveries
-
-    def _wait(self, queue: str, deadline_ns: int) -> None:
-        """Sleep until work arrives, something falls due, or the deadline passes."""
-        engine = self._engine
-        with engine.lock:
-            engine.check_usable()
-            q = engine.queue(queue)
-            until_ns = min(deadline_ns, engine.earliest_due_ns())
-            if q.lease_may_succeed() or until_ns <= engine.clock.now_ns():
-                return
-            engine.waiting.add(q)
-            q.waiters += 1
-            try:
-                engine.clock.wait(q.arrived, until_ns - engine.clock.now_ns())
-            finally:
-                q.waiters -= 1
-                if not q.waiters:
-                    engine.waiting.discard(q)
+    def lease_while(self, listening: Callable[[], bool], queue: str, *args: Any) -> list[Delivery]:
+        """The same for a consumer that may go away while it waits: nothing is leased to one that has gone."""
+        return self._polling.lease(listening, queue, *args)
 
     def ack(self, queue: str, receipts: Sequence[str]) -> list[Outcome]:
         return self._change(queue, lambda txn, q: leases.ack(txn, q, receipts))
@@ -313,8 +256,11 @@ class EmbeddedBackend:
             return history.events(self._engine, q, after, limit) if limit else []
 
     def open_cursor(self, queue: str, name: str, required: bool) -> CursorInfo:
-        row = self._change(queue, lambda txn, q: history.open_cursor(txn, q, name, required=required))
-        return CursorInfo(name, row.position, row.required)
+        def change(txn: Transaction, q: QueueState) -> CursorInfo:
+            row = history.open_cursor(txn, q, name, required=required)
+            return CursorInfo(name, row.position, row.required)
+
+        return self._change(queue, change)
 
     def read_cursor(self, queue: str, name: str, limit: int) -> list[Event]:
         check_count(limit, "limit")
@@ -361,6 +307,7 @@ class EmbeddedBackend:
             with self._engine.transaction() as txn:
                 txn.changed = True
                 txn.put(row_key, MARK + value, self._engine.meta)
+                txn.answered(None)
 
         self._engine.durably(command)
 
@@ -377,6 +324,7 @@ class EmbeddedBackend:
             with self._engine.transaction() as txn:
                 txn.changed = True
                 txn.delete(row_key, self._engine.meta)
+                txn.answered(None)
 
         self._engine.durably(command)
 
@@ -423,6 +371,7 @@ class EmbeddedBackend:
         if self._closed.is_set() or self._engine.inherited:
             return
         self._closed.set()
+        self.before_close.close()
         if self._housekeeper is not None:
             self._housekeeper.join()
         with self._engine.lock:
@@ -430,6 +379,33 @@ class EmbeddedBackend:
                 self._engine.stop(StorageError("it was closed"))
             self._engine.release_handles()
         self._kv.close()
+        self.after_close.close()
+
+    # -- calls from other processes --------------------------------------------------------------
+
+    def serving(self, caller: bytes, number: int) -> AbstractContextManager[None]:
+        """Within it, what this thread asks is that call of another process."""
+        return self._engine.calls.serving(Call(caller, number))
+
+    def answer_of(self, caller: bytes, number: int) -> bytes | None:
+        """What the call was answered, encoded, if it happened; a bulk operation is brought to its end."""
+        call = Call(caller, number)
+        self._bulk.finish(call)
+        with self._usable():
+            return calls.kept(self._engine, call)
+
+    def delivered(self, queue: str, receipts: Sequence[str]) -> list[Delivery]:
+        """Deliveries once more, by their receipts, as far as their leases hold."""
+        with self._usable():
+            return reads.delivered(self._engine, self._engine.queue(queue), receipts)
+
+    def callers(self) -> list[bytes]:
+        with self._usable():
+            return calls.callers(self._engine)
+
+    def forget(self, callers: Sequence[bytes]) -> None:
+        with self._engine.transaction() as txn:
+            calls.forget(txn, callers)
 
     # -- plumbing -------------------------------------------------------------------------------
 
@@ -446,7 +422,9 @@ class EmbeddedBackend:
 
         def command() -> T:
             with self._engine.transaction() as txn:
-                return change(txn, self._engine.queue(queue))
+                answer = change(txn, self._engine.queue(queue))
+                txn.answered(answer)
+                return answer
 
         return self._engine.durably(command)
 
@@ -462,3 +440,7 @@ class EmbeddedBackend:
         with self._engine.lock:
             self._engine.check_usable()
             yield
+
+
+def _always() -> bool:
+    return True

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from penstock.backends.embedded import keys
+from penstock.backends.embedded.calls import Call, keep, unpack_call
 from penstock.backends.embedded.deadletter import ORIGIN, is_taken, revived
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Due, Meta, StateCode
@@ -65,6 +66,10 @@ class Work:
         self.position: dict[int, bytes] = {}
         self.outcomes: list[Outcome] = []
 
+    @property
+    def answer(self) -> int | list[Outcome]:
+        return self.outcomes if self.job.what == "move" else self.done
+
 
 class Bulk:
     """Runs bulk operations on one store."""
@@ -108,7 +113,8 @@ class Bulk:
             if (there := self._engine.queue(target)) is q:
                 raise InvalidMessage(f"move: target {target!r} is the queue itself")
             at_ns = self._engine.clock.now_ns()
-            work = Work(Job("move", q.qid, at_ns=at_ns, target=there.name, ids=raw_ids))
+            call = self._calling()
+            work = Work(Job("move", q.qid, at_ns=at_ns, target=there.name, ids=raw_ids, call=call))
         self._run(work, len(raw_ids) > SLICE)
         # Those that it had not come to when the queue was deleted.
         gone = [Outcome(QueueNotFound(queue))] * (len(raw_ids) - len(work.outcomes))
@@ -127,7 +133,10 @@ class Bulk:
             if len(key) != 5 or taken == slices or (done := self._claim(number)) is None:
                 continue
             # Kept from call to call: where it has looked already is in memory alone.
-            work = self._resumed.setdefault(number, Work(decode_job(raw), number, done))
+            work = self._resumed.get(number)
+            if work is None:
+                work = self._resumed[number] = Work(decode_job(raw), number, done)
+                work.outcomes = self._outcomes_so_far(work)
             work.resumed = True
             try:
                 while taken < slices:
@@ -145,6 +154,22 @@ class Bulk:
                 self._running.discard(number)
         return taken
 
+    def finish(self, call: Call) -> None:
+        """Bring a job that this call had begun, and a crash interrupted, to its end."""
+        engine, prefix, packed_call = self._engine, keys.meta(Meta.JOB), call.packed()
+        while True:
+            with engine.lock:
+                engine.check_usable()
+                rows = list(engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix)))
+            jobs = [decode_job(raw) for key, raw in rows if len(key) == 5]
+            if all(job.call != packed_call for job in jobs):
+                return
+            self.resume(len(jobs))
+
+    def _calling(self) -> bytes:
+        call = self._engine.calls.current
+        return b"" if call is None else call.packed()
+
     def _claim(self, number: int) -> int | None:
         """How far the job is, if it is this thread's to run: still there, and nobody else's."""
         engine = self._engine
@@ -158,6 +183,21 @@ class Bulk:
             progress = engine.kv.get(_job_key(number) + b"p", engine.meta)
             return int.from_bytes(progress[1:], "big") if progress else 0
 
+    def _outcomes_so_far(self, work: Work) -> list[Outcome]:
+        """Of the ids that a move was through with when it was interrupted, told from where they are now."""
+        job, engine = work.job, self._engine
+        with engine.lock:
+            q = engine.queue_by_number(job.qid)
+            if job.what != "move" or q is None:
+                return []
+            went = job.ids[: work.done]
+            target = engine.queues.get(job.target, q)
+            refusals = [
+                None if found is None else _why_not_moved(q, target, raw_id, found)
+                for raw_id, found in zip(went, find_sound(engine, q, went), strict=True)
+            ]
+        return [OK if refusal is None else Outcome(refusal) for refusal in refusals]
+
     # -- slices ---------------------------------------------------------------------------------
 
     def _start(self, queue: str, make: Callable[[QueueState], Job]) -> int:
@@ -165,6 +205,7 @@ class Bulk:
             self._engine.check_usable()
             q = self._engine.queue(queue)
             job = make(q)
+            job.call = self._calling()
             affected = sum(q.counters.counts[code] for code in job.states)
             work = Work(job)
         self._run(work, affected > SLICE)
@@ -194,6 +235,9 @@ class Bulk:
                 finished = True
             else:
                 finished = _STEPS[work.job.what](txn, q, work)
+            call = unpack_call(work.job.call)
+            if finished and call is not None:
+                keep(txn, call, work.answer)
             if work.number is not None:
                 if finished:
                     txn.changed = True

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Literal, TypeVar
 
 from penstock.backends.embedded import keys
+from penstock.backends.embedded.calls import Calls
 from penstock.backends.embedded.group_commit import GroupCommit
 from penstock.backends.embedded.keys import Due, Meta
 from penstock.backends.embedded.queue_state import QueueState
@@ -73,7 +74,8 @@ class Engine:
         self.write_failure: BaseException | None = None
         self._writes = 0
         self._synced = 0
-        self._group = GroupCommit(self.sync)
+        self.calls = Calls()
+        self._group = GroupCommit(self.sync, self.calls)
         self.ids = IdGenerator(rng, self._count_opening())
 
     def _count_opening(self) -> int:
@@ -143,16 +145,21 @@ class Engine:
     def durably(self, command: Callable[[], T]) -> T:
         """Run a command and return its answer once what it wrote is as durable as the mode promises."""
         self.check_usable()
-        return command() if self.durability != "sync" else self._group.run(command)
+        if self.durability == "sync":
+            return self._group.run(command)
+        if self.calls.current is None:
+            return command()
+        with self.calls.running([(self.calls.current, None)]):
+            return command()
 
     def durably_merged(
         self, kind: Hashable, items: Sequence[Item], command: Callable[[Sequence[Item]], list[R]]
     ) -> list[R]:
         """The same for a command that answers item by item: neighbours of a kind become one batch."""
         self.check_usable()
-        if self.durability != "sync":
-            return command(items)
-        return self._group.run_merged(kind, items, command)
+        if self.durability == "sync":
+            return self._group.run_merged(kind, items, command)
+        return self.durably(lambda: command(items))
 
     def sync(self) -> None:
         """Make everything written so far survive a power cut."""
@@ -281,6 +288,11 @@ class Transaction:
         q.counters.next_seq += len(ids)
         q.pending += len(ids)
         self.mark(q)
+
+    def answered(self, answer: object) -> None:
+        """What the callers are about to be told: kept for those that are not in this process."""
+        if self.changed and self.engine.calls.answering:
+            self.engine.calls.keep(self, answer)
 
     def mark(self, q: QueueState) -> None:
         """The queue's counters change: they are part of this write."""

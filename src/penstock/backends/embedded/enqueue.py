@@ -72,7 +72,9 @@ class Enqueuer:
     def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
         with self._engine.transaction() as txn:
             q = self._engine.queue(queue)
-            return self._enqueue(txn, q, messages) if messages else []
+            results = self._enqueue(txn, q, messages) if messages else []
+            txn.answered(results)
+            return results
 
     def _enqueue(
         self, txn: Transaction, q: QueueState, messages: Sequence[NewMessage]
@@ -186,6 +188,8 @@ class Enqueuer:
             with self._engine.transaction() as txn:
                 q = self._engine.queue(queue)
                 results += [self._upsert(txn, q, m) for m in messages[at:end]]
+                if end == len(messages):
+                    txn.answered(results)
             at = end
         return results
 

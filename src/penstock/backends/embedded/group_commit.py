@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar, cast
 
+from penstock.backends.embedded.calls import Call, Calls
 from penstock.errors import BackendUnavailable, StorageError
 
 T = TypeVar("T")
@@ -24,10 +25,17 @@ R = TypeVar("R")
 class _Ticket:
     """One caller's command and its answer. The gate opens when it is done, or its turn to lead."""
 
-    __slots__ = ("abandoned", "answer", "command", "done", "error", "gate", "items", "kind", "leads")
+    __slots__ = ("abandoned", "answer", "call", "command", "done", "error", "gate", "items", "kind", "leads")
 
-    def __init__(self, command: Callable[..., Any], kind: Hashable = None, items: Sequence[Any] = ()) -> None:
+    def __init__(
+        self,
+        command: Callable[..., Any],
+        call: Call | None,
+        kind: Hashable = None,
+        items: Sequence[Any] = (),
+    ) -> None:
         self.command = command
+        self.call = call
         #: None for a command that stands alone; those of one kind take each other's items.
         self.kind = kind
         self.items = items
@@ -40,22 +48,31 @@ class _Ticket:
         self.error: Exception | None = None
 
 
-def _execute(tickets: list[_Ticket]) -> None:
-    """Run one command, alone or on the items of all these tickets, and deal out its answers."""
+def _run_together(tickets: list[_Ticket], calls: Calls) -> Any:
     first = tickets[0]
+    alone = first.kind is None
+    items = () if alone else ([item for ticket in tickets for item in ticket.items],)
+    if all(ticket.call is None for ticket in tickets):
+        return first.command(*items)
+    with calls.running([(ticket.call, None if alone else len(ticket.items)) for ticket in tickets]):
+        return first.command(*items)
+
+
+def _execute(tickets: list[_Ticket], calls: Calls) -> None:
+    """Run one command, alone or on the items of all these tickets, and deal out its answers."""
     try:
-        if first.kind is None:
-            first.answer = first.command()
-            return
-        answers = first.command([item for ticket in tickets for item in ticket.items])
+        answers = _run_together(tickets, calls)
     except Exception as error:  # noqa: BLE001 (the callers' own: raised there)
         if len(tickets) > 1 and not isinstance(error, StorageError):
             # Something of one caller's: each by itself, so that it is that one's alone.
             for ticket in tickets:
-                _execute([ticket])
+                _execute([ticket], calls)
             return
         for ticket in tickets:
             ticket.error = error
+        return
+    if tickets[0].kind is None:
+        tickets[0].answer = answers
         return
     at = 0
     for ticket in tickets:
@@ -66,21 +83,22 @@ def _execute(tickets: list[_Ticket]) -> None:
 class GroupCommit:
     """Runs commands so that each returns only once what it wrote is synced."""
 
-    def __init__(self, sync: Callable[[], None]) -> None:
+    def __init__(self, sync: Callable[[], None], calls: Calls) -> None:
         self._sync = sync
+        self._calls = calls
         self._mutex = threading.Lock()
         self._waiting: deque[_Ticket] = deque()
         self._led = False
 
     def run(self, command: Callable[[], T]) -> T:
         """The command's answer. Call it without holding any lock that a command takes."""
-        return cast(T, self._run(_Ticket(command)))
+        return cast(T, self._run(_Ticket(command, self._calls.current)))
 
     def run_merged(
         self, kind: Hashable, items: Sequence[Item], command: Callable[[Sequence[Item]], list[R]]
     ) -> list[R]:
         """The command's answers for these items; it may be run on those of neighbours of its kind as well."""
-        return cast("list[R]", self._run(_Ticket(command, kind, items)))
+        return cast("list[R]", self._run(_Ticket(command, self._calls.current, kind, items)))
 
     def _run(self, ticket: _Ticket) -> object:
         with self._mutex:
@@ -116,7 +134,7 @@ class GroupCommit:
         try:
             for kind, neighbours in itertools.groupby(group, key=lambda ticket: ticket.kind):
                 for part in [list(neighbours)] if kind is not None else [[one] for one in neighbours]:
-                    _execute(part)
+                    _execute(part, self._calls)
             failure = self._synced()
         finally:  # Also after an interrupt: it is this thread's to raise, and nobody is told of success.
             for ticket in group:

@@ -49,6 +49,7 @@ class Meta(enum.IntEnum):
     DUE_HINT = 9
     NEXT_NUMBER = 10
     OPENINGS = 11
+    CALL = 17
 
 
 def u16(n: int) -> bytes:

@@ -157,7 +157,7 @@ def _deliveries(
 ) -> list[Delivery]:
     """What consumers get. Neighbours often share their variable header: it is decoded once."""
     # The queue's number is part of a receipt: a queue made anew under the same name honours no old one.
-    queue_part, name, unpack = q.qid << 64, q.name, FIXED.unpack_from
+    queue_part, name, unpack = q.prefix, q.name, FIXED.unpack_from
     variable_raw: bytes | None = None
     fairness_key, headers, throttle_keys, dedup_id = _NO_VARIABLE
     out: list[Delivery] = []
@@ -172,7 +172,7 @@ def _deliveries(
         out.append(
             Delivery(
                 raw_id,
-                queue_part | seq,
+                queue_part + seq.to_bytes(8, "big"),
                 name,
                 body[end:],
                 headers.copy(),
@@ -253,10 +253,9 @@ def _holding(
     rows = iter(engine.kv.get_many([prefix + p[0] for p in parsed if p is not None], engine.state))
     held: list[tuple[int, bytes, bytes]] = []
     seen: set[bytes] = set()
-    queue_part = q.qid << 64
     for place, p in enumerate(parsed):
         row = next(rows) if p is not None else None
-        if p is None or row is None or queue_part | int.from_bytes(row[5:13], "big") != p[1] or p[0] in seen:
+        if p is None or row is None or q.prefix + row[5:13] != p[1] or p[0] in seen:
             outcomes[place] = Outcome(StaleReceipt(str(receipts[place])[:80]))
             continue
         seen.add(p[0])

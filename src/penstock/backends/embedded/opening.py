@@ -24,7 +24,8 @@ LABEL_TEXT = "Penstock store, format {}\n"
 def open_rocksdb(
     settings: StorageSettings, clock: Clock | None, rng: random.Random | None
 ) -> EmbeddedBackend:
-    _refuse_newer(settings.path)
+    """The folder's database itself: for its owner alone."""
+    refuse_newer(settings.path)
     kv = RocksStore.open(
         settings.path,
         SPACES,
@@ -40,7 +41,7 @@ def open_memory(settings: StorageSettings, clock: Clock | None, rng: random.Rand
     return _backend(MemoryStore(SPACES), settings, clock, rng)
 
 
-def _refuse_newer(path: str) -> None:
+def refuse_newer(path: str) -> None:
     """By the label alone: opening the database, even to refuse it, would rewrite some of its files."""
     try:
         text = (Path(path) / LABEL).read_text(errors="replace")

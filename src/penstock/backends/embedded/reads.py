@@ -18,7 +18,7 @@ from penstock.backends.embedded.rows import decode_state
 from penstock.clock import NS_PER_S
 from penstock.errors import InvalidMessage, StorageCorrupt
 from penstock.kv.base import Row
-from penstock.message import DueItem, Message, Page, State, format_id
+from penstock.message import Delivery, DueItem, Message, Page, State, format_id, parse_receipt
 
 log = logging.getLogger("penstock")
 
@@ -173,3 +173,34 @@ def stats(engine: Engine, q: QueueState) -> QueueStats:
         unread_by_required=c.next_seq - 1 - read_by_all(q),
         durability=engine.durability,
     )
+
+
+def delivered(engine: Engine, q: QueueState, receipts: Sequence[str]) -> list[Delivery]:
+    """What these receipts were handed out for, as far as they still hold it."""
+    parsed = [one for one in map(parse_receipt, receipts) if one is not None]
+    out = []
+    for (raw_id, token), found in zip(parsed, find_many(engine, q, [p[0] for p in parsed]), strict=True):
+        if found is None or found.code != StateCode.LEASED or q.prefix + keys.u64(found.row.seq) != token:
+            continue
+        row, body = found.row, found.body
+        out.append(
+            Delivery(
+                raw_id,
+                token,
+                q.name,
+                body.payload,
+                body.headers,
+                row.attempts,
+                body.fairness_key,
+                body.weight,
+                body.throttle_keys,
+                body.priority,
+                body.dedup_id,
+                body.enqueued_at_ns,
+                row.expires_at_ns or None,
+                row.consumer,
+                row.since_ns,
+                row.until_ns,
+            )
+        )
+    return out

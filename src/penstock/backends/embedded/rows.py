@@ -185,6 +185,8 @@ class Job(msgspec.Struct, array_like=True):
     limit: int = 0
     target: str = ""
     ids: list[bytes] = []
+    #: The call from another process that asked for it, packed.
+    call: bytes = b""
 
 
 def packed(value: object) -> bytes:

@@ -65,7 +65,9 @@ class Worlds:
                 raise InvalidMessage(f"an entry must be an Entry, not {type(entry).__name__}")
             check_entry(entry)
         with self._engine.transaction() as txn:
-            return self.append_in(txn, world, entries)
+            ids = self.append_in(txn, world, entries)
+            txn.answered(ids)
+            return ids
 
     def append_in(self, txn: Transaction, world: str, entries: Sequence[Entry]) -> list[str]:
         """Append as part of another change; once a transaction, for it reads the store as it was."""
@@ -158,6 +160,7 @@ class Worlds:
             # Whatever limits it has now, they are replaced: they need not be sound.
             old = _Numbers(next_number(txn)) if raw is None else unpacked(raw, _decode_numbers, "world")
             txn.put(key, packed([*msgspec.structs.astuple(old), *limits]), self._engine.meta)
+            txn.answered(None)
 
     def trim(self, txn: Transaction, world: str, limit: int) -> int:
         """Remove up to so many frames that are past the world's age or size."""

@@ -1,0 +1,416 @@
+"""The backend contract over a connection to the store's owner; when that goes, another is found or become."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from penstock.backends.attached import place, wire
+from penstock.backends.attached.listener import Answerer
+from penstock.backends.attached.wire import Gone, Reply
+from penstock.backends.base import (
+    BackendHealth,
+    BackendInfo,
+    CheckReport,
+    CursorInfo,
+    Progress,
+    QueueBackend,
+    QueueStats,
+)
+from penstock.codec.answer import escaped, to_error
+from penstock.codec.body import check_message
+from penstock.codec.entry import check_entry
+from penstock.errors import BackendUnavailable, InvalidMessage, PenstockError, StorageError, as_answer
+from penstock.event import Entry, Event
+from penstock.message import Delivery, DueItem, EnqueueResult, Message, NewMessage, Outcome, Page, parse_id
+from penstock.settings import QueueSettings
+from penstock.version import __version__
+
+log = logging.getLogger("penstock")
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+#: How long a call looks for an owner before it gives up, and how often.
+PATIENCE_S = 10.0
+LOOK_EVERY_S = 0.01
+
+
+class Owned(NamedTuple):
+    """What an owner has: the store, and what answers the calls that were on their way to the last one."""
+
+    backend: QueueBackend
+    answerer: Answerer
+
+
+#: Become the folder's owner; None while another is.
+Own = Callable[[], Owned | None]
+
+
+class _Line:
+    """One connection, used by one thread at a time. Who calls stays the same when the owner changes."""
+
+    def __init__(self) -> None:
+        self.caller = os.urandom(16)
+        self.number = 0
+        self._peer: socket.socket | None = None
+
+    def connect(self, folder: str) -> wire.Welcome:
+        """Say hello to whoever owns the folder now."""
+        peer = place.connect(folder)
+        try:
+            wire.send(peer, wire.encode(wire.Hello(wire.PROTOCOL, self.caller, os.getpid())))
+            welcome: wire.Welcome = wire.decode_welcome(wire.receive(peer))
+        except BaseException:
+            peer.close()
+            raise
+        if welcome.protocol != wire.PROTOCOL:
+            peer.close()
+            raise StorageError(
+                f"the store in {folder} is owned by process {welcome.pid} with Penstock {welcome.version}, "
+                f"which this one, {__version__}, cannot attach to: use the same version in both"
+            )
+        self._peer = peer
+        return welcome
+
+    def ask(self, folder: str, request: bytes, progress: Progress | None) -> msgspec.Raw:
+        """The raw answer; raises the owner's error, or `Gone`."""
+        if self._peer is None:
+            try:
+                self.connect(folder)
+            except OSError as error:
+                raise Gone from error
+        peer = cast(socket.socket, self._peer)
+        wire.send(peer, request)
+        while True:
+            response: wire.Response = wire.decode_response(wire.receive(peer))
+            if response.what == Reply.ANSWER:
+                return response.value
+            if response.what == Reply.ERROR:
+                raise to_error(wire.decode_error(response.value))
+            if progress is not None:
+                progress(*wire.decode_progress(response.value))
+
+    def wait_for_end(self) -> None:
+        """Until the owner goes."""
+        if self._peer is not None:
+            with contextlib.suppress(OSError):
+                self._peer.recv(1)
+
+    def hang_up(self) -> None:
+        peer, self._peer = self._peer, None
+        if peer is not None:
+            with contextlib.suppress(OSError):
+                peer.shutdown(socket.SHUT_RDWR)
+            peer.close()
+
+
+class AttachedBackend:
+    """A store that another process owns, for as long as it does. Safe to call from any thread."""
+
+    def __init__(self, folder: str, own: Own, welcome: wire.Welcome, watch: _Line) -> None:
+        self.name = welcome.name
+        self.capabilities = welcome.capabilities
+        self._folder = folder
+        self._own = own
+        self._owner_pid = welcome.pid
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._free: list[_Line] = []
+        self._owned: Owned | None = None
+        self._closed = threading.Event()
+        self._watch = watch
+        self._watcher = threading.Thread(target=self._watch_owner, name="penstock-attached", daemon=True)
+        self._watcher.start()
+        log.info("attached path=%s owner=%d", folder, welcome.pid)
+
+    # -- calling --------------------------------------------------------------------------------
+
+    def _call(
+        self, method: str, *args: Any, progress: Progress | None = None, kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        owned = self._owned
+        if owned is not None:
+            more = {} if progress is None else {"progress": progress}
+            return getattr(owned.backend, method)(*args, **(kwargs or {}), **more)
+        self._check_usable()
+        line = self._borrow()
+        try:
+            line.number += 1
+            request = _encoded(line.number, method, args, kwargs or {}, progress is not None)
+            while True:
+                try:
+                    return wire.METHODS[method].answer.decode(line.ask(self._folder, request, progress))
+                except Gone:
+                    line.hang_up()
+                    owned = self._find_owner()
+                if owned is not None:
+                    call = wire.decode_request(request)
+                    report = progress or (lambda *_: None)
+                    return owned.answerer.answer(line.caller, call, True, lambda: True, report)
+        except PenstockError:
+            raise
+        except BaseException:
+            # Interrupted in the middle of a frame: its rest must not be taken for another.
+            line.hang_up()
+            line = _Line()
+            raise
+        finally:
+            self._free.append(line)
+
+    def _borrow(self) -> _Line:
+        try:
+            return self._free.pop()
+        except IndexError:
+            return _Line()
+
+    def _check_usable(self) -> None:
+        if self._pid != os.getpid():
+            raise StorageError(f"the store was opened in process {self._pid}; open it anew in this one")
+        if self._closed.is_set():
+            raise StorageError("the store has stopped: it was closed; reopen it")
+
+    # -- owners come and go ---------------------------------------------------------------------
+
+    def _find_owner(self) -> Owned | None:
+        """Returns once there is an owner again: this process, then what it owns, or another, then None."""
+        with self._lock:
+            for _ in range(round(PATIENCE_S / LOOK_EVERY_S)):
+                self._check_usable()
+                if self._owned is not None:
+                    return self._owned
+                try:
+                    place.connect(self._folder).close()
+                    return None
+                except OSError:
+                    self._owned = self._own()
+                if self._owned is None:
+                    self._closed.wait(LOOK_EVERY_S)
+            if self._owned is None:
+                raise BackendUnavailable(self._nobody())
+            log.info("took over path=%s from=%d", self._folder, self._owner_pid)
+            return self._owned
+
+    def _nobody(self) -> str:
+        if place.forked_from_owner(self._folder):
+            return (
+                f"the owner of the store in {self._folder} has gone, and this process, forked from it, "
+                "cannot take its place: start processes by spawn"
+            )
+        return f"nobody answers for the store in {self._folder}, yet its lock is held; try again"
+
+    def _watch_owner(self) -> None:
+        """The store is never long without an owner, though nobody calls: leases end, time passes."""
+        while not self._closed.is_set():
+            self._watch.wait_for_end()
+            self._watch.hang_up()
+            try:
+                if self._closed.is_set() or self._find_owner() is not None:
+                    return
+                self._owner_pid = self._watch.connect(self._folder).pid
+            except (Gone, OSError):
+                continue
+            except PenstockError as error:
+                if not self._closed.is_set():
+                    log.error("the store in %s has no owner: %s", self._folder, error)
+                self._closed.wait(1.0)
+
+    def close(self) -> None:
+        if self._closed.is_set() or self._pid != os.getpid():
+            return
+        self._closed.set()
+        self._watch.hang_up()
+        with self._lock:
+            while self._free:
+                self._free.pop().hang_up()
+        self._watcher.join()
+        if self._owned is not None:
+            self._owned.backend.close()
+
+    def info(self) -> BackendInfo:
+        info: BackendInfo = self._call("info")
+        return info if self._owned is not None else msgspec.structs.replace(info, attached_to=self._owner_pid)
+
+    # -- the contract ---------------------------------------------------------------------------
+
+    def create_queue(self, settings: QueueSettings) -> None:
+        self._call("create_queue", settings)
+
+    def update_queue(self, settings: QueueSettings) -> None:
+        self._call("update_queue", settings)
+
+    def delete_queue(self, name: str) -> None:
+        self._call("delete_queue", name)
+
+    def replace_queues(self, settings: Sequence[QueueSettings]) -> None:
+        self._call("replace_queues", settings)
+
+    def queues(self) -> list[QueueSettings]:
+        return cast("list[QueueSettings]", self._call("queues"))
+
+    def queue(self, name: str) -> QueueSettings | None:
+        return cast("QueueSettings | None", self._call("queue", name))
+
+    def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
+        ask = functools.partial(self._call, "enqueue", queue)
+        return _sifted(messages, _check_new, ask, lambda error: EnqueueResult(None, error))
+
+    def upsert(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
+        ask = functools.partial(self._call, "upsert", queue)
+        return _sifted(messages, _check_new, ask, lambda error: EnqueueResult(None, error))
+
+    def lease(
+        self, queue: str, max_messages: int, lease_s: float | None, wait_s: float, consumer: str
+    ) -> list[Delivery]:
+        answer = self._call("lease", queue, max_messages, lease_s, wait_s, consumer)
+        return cast("list[Delivery]", answer)
+
+    def ack(self, queue: str, receipts: Sequence[str]) -> list[Outcome]:
+        return cast("list[Outcome]", self._call("ack", queue, receipts))
+
+    def nack(self, queue: str, receipts: Sequence[str], delay_s: float | None, reason: str) -> list[Outcome]:
+        return cast("list[Outcome]", self._call("nack", queue, receipts, delay_s, reason))
+
+    def reject(self, queue: str, receipts: Sequence[str], reason: str) -> list[Outcome]:
+        return cast("list[Outcome]", self._call("reject", queue, receipts, reason))
+
+    def extend(self, queue: str, receipts: Sequence[str], lease_s: float) -> list[Outcome]:
+        return cast("list[Outcome]", self._call("extend", queue, receipts, lease_s))
+
+    def move(self, queue: str, ids: Sequence[str], target: str) -> list[Outcome]:
+        def ask(valid: list[str]) -> list[Outcome]:
+            return cast("list[Outcome]", self._call("move", queue, valid, target))
+
+        return _sifted(ids, parse_id, ask, Outcome)
+
+    def redrive(self, queue: str, limit: int, target: str | None) -> int:
+        return cast(int, self._call("redrive", queue, limit, target))
+
+    def purge(self, queue: str, states: Collection[str]) -> int:
+        return cast(int, self._call("purge", queue, list(states)))
+
+    def get_many(self, queue: str, ids: Sequence[str]) -> list[Message | None]:
+        return cast("list[Message | None]", self._call("get_many", queue, ids))
+
+    def peek(self, queue: str, limit: int, offset: int) -> list[Message]:
+        return cast("list[Message]", self._call("peek", queue, limit, offset))
+
+    def page(self, queue: str, state: str, fairness_key: str | None, after: str | None, limit: int) -> Page:
+        return cast(Page, self._call("page", queue, state, fairness_key, after, limit))
+
+    def stats(self, queue: str) -> QueueStats:
+        return cast(QueueStats, self._call("stats", queue))
+
+    def due(self, since_ns: int, until_ns: int | None, limit: int, after: str | None) -> Sequence[DueItem]:
+        return cast("list[DueItem]", self._call("due", since_ns, until_ns, limit, after))
+
+    def events(self, queue: str, after: int, limit: int) -> Sequence[Event]:
+        return cast("list[Event]", self._call("events", queue, after, limit))
+
+    def open_cursor(self, queue: str, name: str, required: bool) -> CursorInfo:
+        return cast(CursorInfo, self._call("open_cursor", queue, name, required))
+
+    def read_cursor(self, queue: str, name: str, limit: int) -> Sequence[Event]:
+        return cast("list[Event]", self._call("read_cursor", queue, name, limit))
+
+    def commit_cursor(self, queue: str, name: str, seq: int) -> None:
+        self._call("commit_cursor", queue, name, seq)
+
+    def drop_cursor(self, queue: str, name: str) -> None:
+        self._call("drop_cursor", queue, name)
+
+    def cursors(self, queue: str) -> Sequence[CursorInfo]:
+        return cast("list[CursorInfo]", self._call("cursors", queue))
+
+    def append_entries(self, world: str, entries: Sequence[Entry]) -> Sequence[str]:
+        for entry in entries:
+            if not isinstance(entry, Entry):
+                raise InvalidMessage(f"an entry must be an Entry, not {type(entry).__name__}")
+            check_entry(entry)
+        return cast("list[str]", self._call("append_entries", world, entries))
+
+    def scan_entries(self, world: str, **filters: Any) -> Sequence[Entry]:
+        return cast("list[Entry]", self._call("scan_entries", world, kwargs=filters))
+
+    def get_entries(self, ids: Sequence[str]) -> Sequence[Entry | None]:
+        return cast("list[Entry | None]", self._call("get_entries", ids))
+
+    def world_stats(self, world: str) -> dict[str, int]:
+        return cast("dict[str, int]", self._call("world_stats", world))
+
+    def configure_world(self, world: str, retention_s: float | None, max_bytes: int | None) -> None:
+        self._call("configure_world", world, retention_s, max_bytes)
+
+    def put_state(self, key: str, value: bytes) -> None:
+        if isinstance(value, bytearray | memoryview):
+            raise InvalidMessage(f"state value must be bytes, not {type(value).__name__}")
+        self._call("put_state", key, value)
+
+    def get_state(self, key: str) -> bytes | None:
+        return cast("bytes | None", self._call("get_state", key))
+
+    def delete_state(self, key: str) -> None:
+        self._call("delete_state", key)
+
+    def health(self) -> BackendHealth:
+        return cast(BackendHealth, self._call("health"))
+
+    def check(self) -> CheckReport:
+        return cast(CheckReport, self._call("check"))
+
+    def sweep(self, budget: int) -> int:
+        return cast(int, self._call("sweep", budget))
+
+
+def attach(folder: str, own: Own) -> AttachedBackend | None:
+    """Attach to the folder's owner; None if there is none that answers."""
+    watch = _Line()
+    try:
+        welcome = watch.connect(folder)
+    except (OSError, Gone):
+        return None
+    return AttachedBackend(folder, own, welcome, watch)
+
+
+def _encoded(
+    number: int, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], progress: bool
+) -> bytes:
+    try:
+        return wire.encode((number, method, args, kwargs, progress))
+    except (UnicodeEncodeError, OverflowError):
+        return wire.encode((number, method, escaped(args), kwargs, progress))
+
+
+def _check_new(message: NewMessage) -> None:
+    if not isinstance(message, NewMessage):
+        raise InvalidMessage(f"a message must be a NewMessage, not {type(message).__name__}")
+    check_message(message)
+    if message.id is not None:
+        parse_id(message.id)
+
+
+def _sifted(
+    items: Sequence[T],
+    check: Callable[[T], object],
+    ask: Callable[[list[T]], list[R]],
+    refused: Callable[[PenstockError], R],
+) -> list[R]:
+    """Ask about the valid ones: what is not valid, and might not even travel, is refused here."""
+    refusals: dict[int, R] = {}
+    for place_, item in enumerate(items):
+        try:
+            check(item)
+        except PenstockError as error:
+            refusals[place_] = refused(as_answer(error))
+    if not refusals:
+        return ask(list(items))
+    answers = iter(ask([item for at, item in enumerate(items) if at not in refusals]))
+    return [refusals[at] if at in refusals else next(answers) for at in range(len(items))]

@@ -1,0 +1,251 @@
+"""The owner's side: a thread for each connection calls the backend for the process at its other end."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from penstock.backends.attached import place, wire
+from penstock.backends.attached.wire import Gone
+from penstock.backends.base import QueueBackend
+from penstock.errors import PenstockError
+from penstock.message import Delivery
+from penstock.version import __version__
+
+log = logging.getLogger("penstock")
+
+#: How long answers are kept for callers that do not come back after their owner has gone.
+GRACE_S = 600.0
+_UCRED = struct.Struct("3i")
+
+
+class Served(QueueBackend, Protocol):
+    """A backend that remembers what it answered, so that a call that is made again happens once."""
+
+    def serving(self, caller: bytes, number: int) -> AbstractContextManager[None]:
+        """Within it, what this thread asks is that call."""
+        ...
+
+    def answer_of(self, caller: bytes, number: int) -> bytes | None:
+        """What the call was answered, encoded, if it has happened."""
+        ...
+
+    def lease_while(self, listening: Callable[[], bool], queue: str, *args: Any) -> list[Delivery]: ...
+
+    def delivered(self, queue: str, receipts: Sequence[str]) -> list[Delivery]: ...
+
+    def callers(self) -> list[bytes]: ...
+
+    def forget(self, callers: Sequence[bytes]) -> None: ...
+
+
+class Answerer:
+    """Makes a backend's calls for others, each once."""
+
+    def __init__(self, backend: Served) -> None:
+        self._backend = backend
+
+    def answer(
+        self,
+        caller: bytes,
+        request: wire.Request,
+        again: bool,
+        listening: Callable[[], bool],
+        report: Callable[[str, int, int], None],
+    ) -> object:
+        """The call's answer. `again`: it may have happened already, for the caller's connection was new."""
+        method, name, backend = wire.METHODS[request.method], request.method, self._backend
+        args = method.decode_arguments(request.args)
+        if name in wire.REPEATABLE:
+            kwargs = {**request.kwargs, "progress": report} if request.progress else request.kwargs
+            return getattr(backend, name)(*args, **kwargs)
+        if again and (kept := backend.answer_of(caller, request.number)) is not None:
+            if name == "lease":
+                return backend.delivered(args[0], wire.decode_receipts(kept))
+            return method.answer.decode(kept)
+        with backend.serving(caller, request.number):
+            if name == "lease":
+                return backend.lease_while(listening, *args)
+            return getattr(backend, name)(*args, **request.kwargs)
+
+
+class Listener:
+    """Serves everyone who attaches to the folder, until it is stopped."""
+
+    def __init__(self, folder: str, backend: Served) -> None:
+        self._folder = folder
+        self._backend = backend
+        self._answerer = Answerer(backend)
+        self._lock = threading.Lock()
+        self._peers: dict[socket.socket, bytes] = {}
+        self._busy = 0
+        self._idle = threading.Condition(self._lock)
+        self._stopping = False
+        self._pid = os.getpid()
+        #: Callers of the owner before this one; those that come back are taken off.
+        self._missed = set(backend.callers())
+        self._door = place.listen(folder)
+        self._grace = threading.Timer(GRACE_S, self._forget_missed)
+        self._grace.daemon = True
+        self._grace.start()
+        self._thread = threading.Thread(target=self._accept, name="penstock-listener", daemon=True)
+        self._thread.start()
+
+    @property
+    def answerer(self) -> Answerer:
+        return self._answerer
+
+    def stop(self) -> None:
+        """Let calls that run finish, then hang up. Waiting ones are cut: their callers ask the next owner."""
+        if self._pid != os.getpid():
+            return
+        with self._lock:
+            self._stopping = True
+            peers = list(self._peers)
+        self._grace.cancel()
+        place.leave(self._folder)
+        with contextlib.suppress(OSError):
+            self._door.shutdown(socket.SHUT_RDWR)
+        self._door.close()
+        for peer in peers:
+            with contextlib.suppress(OSError):
+                peer.shutdown(socket.SHUT_RD)
+        with self._lock:
+            self._idle.wait_for(lambda: not self._busy, timeout=10)
+
+    def hang_up(self) -> None:
+        """After `stop`, and once the store is closed: cut those that still wait."""
+        with self._lock:
+            peers = list(self._peers)
+        for peer in peers:
+            with contextlib.suppress(OSError):
+                peer.shutdown(socket.SHUT_RDWR)
+
+    # -- connections ----------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                peer, _ = self._door.accept()
+            except OSError:
+                if self._stopping:
+                    return
+                log.exception("attaching failed; going on")
+                continue
+            threading.Thread(target=self._serve, args=(peer,), name="penstock-peer", daemon=True).start()
+
+    def _serve(self, peer: socket.socket) -> None:
+        caller = b""
+        try:
+            if not _is_us(peer):
+                return
+            hello = wire.decode_hello(wire.receive(peer))
+            wire.send(peer, wire.encode(self._welcome()))
+            caller = hello.caller
+            with self._lock:
+                if self._stopping:
+                    return
+                self._peers[peer] = caller
+                again = caller in self._missed
+                self._missed.discard(caller)
+            while self._serve_one(peer, caller, again):
+                again = False
+        except Gone:
+            pass
+        except Exception:
+            log.exception("a connection to the store in %s failed", self._folder)
+        finally:
+            peer.close()
+            self._let_go(peer, caller)
+
+    def _serve_one(self, peer: socket.socket, caller: bytes, again: bool) -> bool:
+        """Answer one request; False when it is time to hang up."""
+        request = wire.decode_request(wire.receive(peer))
+        waits = request.method == "lease"
+
+        def report(what: str, done: int, total: int) -> None:
+            wire.send(peer, wire.progress_frame(what, done, total))
+
+        def listening() -> bool:
+            return not self._stopping_now() and _listens(peer)
+
+        with self._lock:
+            if self._stopping:
+                return False
+            self._busy += not waits
+        try:
+            try:
+                answer = self._answerer.answer(caller, request, again, listening, report)
+                frame = wire.answer_frame(answer)
+            except PenstockError as error:
+                # What a store that is being closed says is not for those who can ask another.
+                if self._stopping_now():
+                    return False
+                frame = wire.error_frame(error)
+            except Gone:
+                raise
+            except Exception as error:
+                log.exception("%s for another process failed", request.method)
+                frame = wire.error_frame(PenstockError(f"{request.method} failed: {type(error).__name__}"))
+            if waits and self._stopping_now():
+                return False
+            wire.send(peer, frame)
+        finally:
+            with self._lock:
+                self._busy -= not waits
+                self._idle.notify_all()
+        return True
+
+    def _stopping_now(self) -> bool:
+        return self._stopping
+
+    def _welcome(self) -> wire.Welcome:
+        backend = self._backend
+        return wire.Welcome(
+            wire.PROTOCOL, __version__, self._pid, backend.name, backend.capabilities, backend.info()
+        )
+
+    def _let_go(self, peer: socket.socket, caller: bytes) -> None:
+        with self._lock:
+            self._peers.pop(peer, None)
+            # Those whom this process hangs up on will ask the next owner.
+            forget = bool(caller) and not self._stopping
+        if forget:
+            with contextlib.suppress(PenstockError):
+                self._backend.forget([caller])
+
+    def _forget_missed(self) -> None:
+        with self._lock:
+            missed, self._missed = list(self._missed), set()
+        if missed:
+            with contextlib.suppress(PenstockError):
+                self._backend.forget(missed)
+
+
+def _listens(peer: socket.socket) -> bool:
+    """Whether the process at the other end still waits for its answer."""
+    try:
+        return peer.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def _is_us(peer: socket.socket) -> bool:
+    """Only the owner's own user comes in, and root."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True  # The socket's mode is what counts there.
+    raw = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    _, uid, _ = _UCRED.unpack(raw)
+    if uid in (os.getuid(), 0):
+        return True
+    log.warning("refused to attach a process of user %d", uid)
+    return False

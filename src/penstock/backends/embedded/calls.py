@@ -1,0 +1,97 @@
+"""Calls from other processes: an answer is kept in the same write as what the call changed.
+
+A caller whose connection broke asks again, of whoever owns the store then, and is told what was answered:
+the call happened once. One row a caller is enough, for a caller has one call on its way at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.backends.embedded import keys
+from penstock.backends.embedded.keys import Meta
+from penstock.backends.embedded.rows import MARK
+from penstock.codec.answer import encode_answer
+
+if TYPE_CHECKING:
+    from penstock.backends.embedded.engine import Engine, Transaction
+
+CALLER_BYTES = 16
+
+
+class Call(NamedTuple):
+    """The `number`th call of a caller."""
+
+    caller: bytes
+    number: int
+
+    def packed(self) -> bytes:
+        return self.caller + keys.u64(self.number)
+
+
+def unpack_call(raw: bytes) -> Call | None:
+    return Call(raw[:CALLER_BYTES], int.from_bytes(raw[CALLER_BYTES:], "big")) if raw else None
+
+
+class Calls(threading.local):
+    """Whose calls this thread is at; nothing, for those of this process itself."""
+
+    current: Call | None = None
+    #: The calls that the running command answers, each with its number of items (None: one call, all of it).
+    answering: Sequence[tuple[Call | None, int | None]] = ()
+
+    @contextmanager
+    def serving(self, call: Call) -> Iterator[None]:
+        """What this thread asks of the backend is this call."""
+        self.current = call
+        try:
+            yield
+        finally:
+            self.current = None
+
+    @contextmanager
+    def running(self, answering: Sequence[tuple[Call | None, int | None]]) -> Iterator[None]:
+        """The command that runs answers these."""
+        before, self.answering = self.answering, answering
+        try:
+            yield
+        finally:
+            self.answering = before
+
+    def keep(self, txn: Transaction, answer: Any) -> None:
+        """Write the answer down for those that may ask again."""
+        at = 0
+        for call, count in self.answering:
+            if call is not None:
+                keep(txn, call, answer[at : at + count] if count is not None else answer)
+            at += count or 0
+
+
+def keep(txn: Transaction, call: Call, answer: object) -> None:
+    row = MARK + keys.u64(call.number) + encode_answer(answer)
+    txn.put(keys.meta(Meta.CALL, call.caller), row, txn.engine.meta)
+    txn.changed = True
+
+
+def kept(engine: Engine, call: Call) -> bytes | None:
+    """The answer that the call was given, if it happened."""
+    raw = engine.kv.get(keys.meta(Meta.CALL, call.caller), engine.meta)
+    if raw is None or int.from_bytes(raw[1:9], "big") != call.number:
+        return None
+    return raw[9:]
+
+
+def callers(engine: Engine) -> list[bytes]:
+    """Everyone whose last answer is kept."""
+    prefix = keys.meta(Meta.CALL)
+    return [key[1:] for key, _ in engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix))]
+
+
+def forget(txn: Transaction, gone: Sequence[bytes]) -> None:
+    """These will not ask again."""
+    for caller in gone:
+        txn.delete(keys.meta(Meta.CALL, caller), txn.engine.meta)
+        txn.changed = True

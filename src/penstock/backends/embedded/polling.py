@@ -1,0 +1,110 @@
+"""Leasing with long-poll: release what is due, hand out what is ready, or sleep until there is something."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from penstock.backends.embedded import leases
+from penstock.backends.embedded.arguments import check_lease_s
+from penstock.backends.embedded.engine import Engine
+from penstock.backends.embedded.keys import Due, StateCode
+from penstock.backends.embedded.sweep import SLICE, apply_due
+from penstock.clock import to_ns
+from penstock.codec.body import check_duration
+from penstock.message import Delivery, check_count, checked_name
+
+log = logging.getLogger("penstock")
+
+
+class Polling:
+    """Leases from the queues of one store."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def lease(
+        self,
+        listening: Callable[[], bool],
+        queue: str,
+        max_messages: int,
+        lease_s: float | None,
+        wait_s: float,
+        consumer: str,
+    ) -> list[Delivery]:
+        check_duration(wait_s, "wait_s")
+        if lease_s is not None:
+            check_lease_s(lease_s)
+        check_count(max_messages, "max_messages")
+        if consumer != "":
+            checked_name(consumer, "consumer")
+        engine = self._engine
+        if max_messages == 0:
+            return []
+        deadline_ns = engine.clock.now_ns() + to_ns(wait_s)
+        while listening():
+            deliveries = engine.durably(lambda: self._lease_now(queue, max_messages, lease_s, consumer))
+            if deliveries or engine.clock.now_ns() >= deadline_ns:
+                return deliveries
+            self._wait(queue, deadline_ns)
+        # It may have been woken in the place of one that still waits.
+        with engine.lock:
+            if queue in engine.queues:
+                engine.queues[queue].arrived.notify()
+        return []
+
+    def _lease_now(
+        self, queue: str, max_messages: int, lease_s: float | None, consumer: str
+    ) -> list[Delivery]:
+        engine = self._engine
+        with engine.lock:
+            engine.check_usable()
+            q = engine.queue(queue)
+            for kind in (Due.TTL, Due.LEASE, Due.DELAY):
+                # Until there is enough: what else is due is for the next call, or the sweep.
+                while apply_due(engine, kind) == SLICE and q.counters.counts[StateCode.READY] < max_messages:
+                    pass
+            while True:
+                try:
+                    return self._hand_out(queue, max_messages, lease_s, consumer)
+                except leases.DamagedBodies as damaged:
+                    if not damaged.rows:
+                        raise
+                    log.error("%s: set aside as dead", damaged)
+                    with engine.transaction() as txn:
+                        leases.set_aside(txn, engine.queue(queue), damaged.rows)
+
+    def _hand_out(
+        self, queue: str, max_messages: int, lease_s: float | None, consumer: str
+    ) -> list[Delivery]:
+        engine = self._engine
+        with engine.transaction() as txn:
+            q = engine.queue(queue)
+            counts = q.counters.counts
+            lease_ns = to_ns(q.settings.lease_s if lease_s is None else lease_s)
+            deliveries: list[Delivery] = []
+            while len(deliveries) < max_messages and (ready := counts[StateCode.READY]) > 0:
+                deliveries += leases.lease(txn, q, max_messages - len(deliveries), lease_ns, consumer)
+                if counts[StateCode.READY] == ready:
+                    break  # What is ready is blocked: a fifo key has a message in flight.
+            if engine.calls.answering:  # Their receipts are enough to find them again.
+                txn.answered([delivery.receipt for delivery in deliveries])
+            return deliveries
+
+    def _wait(self, queue: str, deadline_ns: int) -> None:
+        """Sleep until work arrives, something falls due, or the deadline passes."""
+        engine = self._engine
+        with engine.lock:
+            engine.check_usable()
+            q = engine.queue(queue)
+            until_ns = min(deadline_ns, engine.earliest_due_ns())
+            if q.lease_may_succeed() or until_ns <= engine.clock.now_ns():
+                return
+            engine.waiting.add(q)
+            q.waiters += 1
+            try:
+                engine.clock.wait(q.arrived, until_ns - engine.clock.now_ns())
+            finally:
+                q.waiters -= 1
+                if not q.waiters:
+                    engine.waiting.discard(q)
