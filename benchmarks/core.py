@@ -227,6 +227,14 @@ def _json_like(i: int) -> bytes:
     return json.dumps(body).encode().ljust(200, b" ")
 
 
+def machine() -> str:
+    """What a figure is worth nothing without."""
+    return (
+        f"{datetime.now(UTC):%Y-%m-%d} {platform.platform()} {os.cpu_count()} cores, Python "
+        f"{platform.python_version()}, payload {len(PAYLOAD)} bytes, journal on"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--mode", choices=MODES, action="append")
@@ -235,8 +243,7 @@ def main() -> None:
     parser.add_argument("--only-cells", action="store_true", help="leave out threads and storage modes")
     parser.add_argument("--json", type=Path, help="write the results there too")
     args = parser.parse_args()
-    print(f"{datetime.now(UTC):%Y-%m-%d} {platform.platform()} {os.cpu_count()} cores, Python "
-          f"{platform.python_version()}, payload {len(PAYLOAD)} bytes, journal on")  # fmt: skip
+    print(machine())
     results: dict[str, Any] = {"cells": []}
     print(f"{'mode':<9}{'batch':>6}" + "".join(f"{step:>12}{'of raw':>8}" for step in (*STEPS, "cycle")))
     for mode in args.mode or MODES:

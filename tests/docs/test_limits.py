@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,11 @@ import pytest
 
 import penstock
 from penstock import InvalidConfig, ManualClock, Penstock, StoreLocked, Unsupported
+from penstock.backends import sharing
 from penstock.backends.embedded.admin import _NOT_YET
+from penstock.backends.embedded.keys import SPACES
 from penstock.backends.embedded.reads import ROWS_PER_FILTERED_ITEM
+from penstock.kv.rocksdb import RocksStore
 from tests.docs.pages import DOCS, section
 
 PAGE = DOCS / "limits.md"
@@ -61,19 +62,16 @@ def test_encryption_is_refused_by_name(tmp_path: Path) -> None:
         penstock.open(file)
 
 
-def test_a_second_process_is_told_that_the_store_is_locked(tmp_path: Path) -> None:
-    with penstock.open(tmp_path / "data"):
-        with pytest.raises(StoreLocked):
-            penstock.open(tmp_path / "data")
-        code = (
-            "import penstock, sys\n"
-            "try: penstock.open(sys.argv[1])\n"
-            "except penstock.StoreLocked as error: print(error.retryable)"
-        )
-        other = subprocess.run(
-            [sys.executable, "-c", code, str(tmp_path / "data")], capture_output=True, text=True, check=True
-        )
-        assert other.stdout == "True\n"
+def test_a_foreign_program_that_holds_the_database_makes_it_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "PATIENCE_S", 0.1)
+    store = RocksStore.open(tmp_path / "data", SPACES)
+    with pytest.raises(StoreLocked) as locked:
+        penstock.open(tmp_path / "data")
+    assert locked.value.retryable
+    store.close()
+    penstock.open(tmp_path / "data").close()
 
 
 def test_a_filtered_page_may_be_short_with_next_set(ps: Penstock) -> None:

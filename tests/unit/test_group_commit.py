@@ -11,6 +11,7 @@ from functools import partial
 
 import pytest
 
+from penstock.backends.embedded.calls import Calls
 from penstock.backends.embedded.group_commit import GroupCommit
 from penstock.errors import BackendUnavailable, StorageError, StorageFull
 
@@ -50,13 +51,13 @@ def wait_for(group: GroupCommit, waiting: int) -> None:
 
 def test_a_lone_caller_runs_and_syncs_on_its_own_thread() -> None:
     syncs: list[int] = []
-    group = GroupCommit(lambda: syncs.append(threading.get_ident()))
+    group = GroupCommit(lambda: syncs.append(threading.get_ident()), Calls())
     assert group.run(threading.get_ident) == threading.get_ident() == syncs[0]
 
 
 def test_those_who_come_during_a_sync_share_the_next_one() -> None:
     disk = Disk()
-    group = GroupCommit(disk.sync)
+    group = GroupCommit(disk.sync, Calls())
     first, _ = in_thread(lambda: group.run(lambda: 0))
     disk.entered.acquire()
     others = [in_thread(lambda n=n: group.run(lambda: n)) for n in range(1, 11)]  # type: ignore[misc]
@@ -71,7 +72,7 @@ def test_those_who_come_during_a_sync_share_the_next_one() -> None:
 
 def test_nobody_is_answered_before_the_sync_that_covers_him() -> None:
     disk = Disk()
-    group = GroupCommit(disk.sync)
+    group = GroupCommit(disk.sync, Calls())
     thread, answers = in_thread(lambda: group.run(lambda: 1))
     disk.entered.acquire()
     assert answers == []
@@ -82,7 +83,7 @@ def test_nobody_is_answered_before_the_sync_that_covers_him() -> None:
 
 def test_an_error_is_raised_by_its_own_caller_alone() -> None:
     disk = Disk()
-    group = GroupCommit(disk.sync)
+    group = GroupCommit(disk.sync, Calls())
     first, _ = in_thread(lambda: group.run(lambda: 0))
     disk.entered.acquire()
     bad, bad_answers = in_thread(lambda: group.run(lambda: 1 // 0))
@@ -123,12 +124,12 @@ def test_a_failed_sync_fails_everyone_it_was_to_cover() -> None:
         raise StorageError("no disk")
 
     with pytest.raises(StorageError, match="no disk"):
-        GroupCommit(broken).run(lambda: 1)
+        GroupCommit(broken, Calls()).run(lambda: 1)
 
 
 def test_an_interrupted_leader_raises_and_the_others_are_told_and_go_on() -> None:
     disk = Disk()
-    group = GroupCommit(disk.sync)
+    group = GroupCommit(disk.sync, Calls())
     first, _ = in_thread(lambda: group.run(lambda: 0))
     disk.entered.acquire()
 

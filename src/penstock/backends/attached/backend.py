@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.backends.attached import place, wire
 from penstock.backends.attached.listener import Answerer
-from penstock.backends.attached.wire import Gone, Reply
+from penstock.backends.attached.wire import Gone, Reply, Unreadable
 from penstock.backends.base import (
     BackendHealth,
     BackendInfo,
@@ -30,7 +30,17 @@ from penstock.codec.body import check_message
 from penstock.codec.entry import check_entry
 from penstock.errors import BackendUnavailable, InvalidMessage, PenstockError, StorageError, as_answer
 from penstock.event import Entry, Event
-from penstock.message import Delivery, DueItem, EnqueueResult, Message, NewMessage, Outcome, Page, parse_id
+from penstock.message import (
+    MAX_PAYLOAD_BYTES,
+    Delivery,
+    DueItem,
+    EnqueueResult,
+    Message,
+    NewMessage,
+    Outcome,
+    Page,
+    parse_id,
+)
 from penstock.settings import QueueSettings
 from penstock.version import __version__
 
@@ -96,6 +106,8 @@ class _Line:
                 return response.value
             if response.what == Reply.ERROR:
                 raise to_error(wire.decode_error(response.value))
+            if response.what == Reply.UNREADABLE:
+                raise Unreadable(wire.decode_error(response.value)[1])
             if progress is not None:
                 progress(*wire.decode_progress(response.value))
 
@@ -236,8 +248,7 @@ class AttachedBackend:
             self._owned.backend.close()
 
     def info(self) -> BackendInfo:
-        info: BackendInfo = self._call("info")
-        return info if self._owned is not None else msgspec.structs.replace(info, attached_to=self._owner_pid)
+        return cast(BackendInfo, self._call("info"))
 
     # -- the contract ---------------------------------------------------------------------------
 
@@ -260,11 +271,19 @@ class AttachedBackend:
         return cast("QueueSettings | None", self._call("queue", name))
 
     def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
-        ask = functools.partial(self._call, "enqueue", queue)
-        return _sifted(messages, _check_new, ask, lambda error: EnqueueResult(None, error))
+        return self._send_messages("enqueue", queue, messages)
 
     def upsert(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
-        ask = functools.partial(self._call, "upsert", queue)
+        return self._send_messages("upsert", queue, messages)
+
+    def _send_messages(self, method: str, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
+        """Looks at each of them only where some are not what they should be: the owner checks them all."""
+        if all(type(m) is NewMessage and type(m.payload) is bytes for m in messages):
+            try:
+                return cast("list[EnqueueResult]", self._call(method, queue, messages))
+            except Unreadable:
+                pass
+        ask = functools.partial(self._call, method, queue)
         return _sifted(messages, _check_new, ask, lambda error: EnqueueResult(None, error))
 
     def lease(
@@ -350,8 +369,8 @@ class AttachedBackend:
         self._call("configure_world", world, retention_s, max_bytes)
 
     def put_state(self, key: str, value: bytes) -> None:
-        if isinstance(value, bytearray | memoryview):
-            raise InvalidMessage(f"state value must be bytes, not {type(value).__name__}")
+        if not isinstance(value, bytes) or len(value) > MAX_PAYLOAD_BYTES:
+            raise InvalidMessage(f"state value must be bytes, {MAX_PAYLOAD_BYTES} at most")
         self._call("put_state", key, value)
 
     def get_state(self, key: str) -> bytes | None:
@@ -386,7 +405,11 @@ def _encoded(
     try:
         return wire.encode((number, method, args, kwargs, progress))
     except (UnicodeEncodeError, OverflowError):
+        pass
+    try:
         return wire.encode((number, method, escaped(args), kwargs, progress))
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise Unreadable(f"an argument of {method} cannot be sent: {error}") from error
 
 
 def _check_new(message: NewMessage) -> None:

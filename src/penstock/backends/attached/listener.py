@@ -12,9 +12,11 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+import msgspec
+
 from penstock.backends.attached import place, wire
 from penstock.backends.attached.wire import Gone
-from penstock.backends.base import QueueBackend
+from penstock.backends.base import BackendInfo, QueueBackend
 from penstock.errors import PenstockError
 from penstock.message import Delivery
 from penstock.version import __version__
@@ -183,6 +185,8 @@ class Listener:
         try:
             try:
                 answer = self._answerer.answer(caller, request, again, listening, report)
+                if isinstance(answer, BackendInfo):
+                    answer = msgspec.structs.replace(answer, attached_to=self._pid)
                 frame = wire.answer_frame(answer)
             except PenstockError as error:
                 # What a store that is being closed says is not for those who can ask another.

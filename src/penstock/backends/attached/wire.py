@@ -58,6 +58,10 @@ class Gone(Exception):
     """The other side is not there any more."""
 
 
+class Unreadable(InvalidMessage):
+    """The other side did not find in the arguments what the call takes."""
+
+
 class Hello(msgspec.Struct, array_like=True):
     """Who attaches. `caller` is the same when it comes again after its owner has gone."""
 
@@ -93,6 +97,8 @@ class Reply(enum.IntEnum):
     ANSWER = 0
     ERROR = 1
     PROGRESS = 2
+    #: The arguments are not what the call takes: nothing was done, and one that has them can say why.
+    UNREADABLE = 3
 
 
 class Response(msgspec.Struct, array_like=True):
@@ -127,7 +133,7 @@ class Method:
         try:
             arguments: tuple[Any, ...] = self.arguments.decode(raw)
         except msgspec.ValidationError as error:
-            raise InvalidMessage(f"arguments of another kind than the call takes: {error}") from error
+            raise Unreadable(f"arguments of another kind than the call takes: {error}") from error
         return arguments
 
 
@@ -184,7 +190,7 @@ def answer_frame(answer: object) -> bytes:
 
 
 def error_frame(error: BaseException) -> bytes:
-    return encode((Reply.ERROR, error))
+    return encode((Reply.UNREADABLE if isinstance(error, Unreadable) else Reply.ERROR, error))
 
 
 def progress_frame(what: str, done: int, total: int) -> bytes:
