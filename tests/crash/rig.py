@@ -37,6 +37,8 @@ PATIENCE_S = 60.0
 #: An engine that hangs in a probe is told from a machine that is busy.
 PROBE_PATIENCE_S = 40.0
 SHOWN = 12
+#: Where a killed owner listened: not to be copied along with its store.
+NO_SOCKET = shutil.ignore_patterns("penstock.sock")
 
 
 def seeds(first: int, count: int) -> Sequence[int]:

@@ -21,7 +21,7 @@ from penstock.backends.embedded.rows import MARK
 from penstock.kv.rocksdb import RocksStore
 from tests.crash.clocks import now_clock
 from tests.crash.probe import Answer, ProbeOrder
-from tests.crash.rig import Zygote, seeds
+from tests.crash.rig import NO_SOCKET, Zygote, seeds
 
 MESSAGES = 3000
 IN_TABLES = 2000
@@ -46,7 +46,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for _ in range(50):
             queue.nack([delivery.receipt for delivery in queue.lease(1)], delay_s=0)
         if opening == 2:
-            shutil.copytree(path, folder / "crashed")
+            shutil.copytree(path, folder / "crashed", ignore=NO_SOCKET)
         system.close()
     return folder / "crashed"
 
@@ -225,7 +225,7 @@ def newer_store(path: Path, copy: Path) -> None:
     batch = raw.batch()
     batch.put(keys.meta(Meta.FORMAT), MARK + keys.u32(99), raw.space("meta"))
     raw.write(batch, sync=True)
-    shutil.copytree(path, copy)
+    shutil.copytree(path, copy, ignore=NO_SOCKET)
     raw.close()
 
 

@@ -14,7 +14,7 @@ from tests.crash.bulk import OPEN_ONLY
 from tests.crash.child import Order, log_sizes
 from tests.crash.oracle import prefix_complaints
 from tests.crash.record import Synced, read_log
-from tests.crash.rig import Campaign, Zygote, campaigns
+from tests.crash.rig import NO_SOCKET, Campaign, Zygote, campaigns
 
 TEST = Path(__file__).stem
 #: What the disk has of the log: exactly what was synced; a part of the rest too; garbage behind it.
@@ -80,7 +80,7 @@ def copy_store(campaign: Campaign, left: Path, cut: str, synced: dict[str, int])
     """What the store of a killed process is, once the disk has lost some of it."""
     campaign.path = campaign.folder / f"store-{campaign.rounds}-{cut}"
     if left.exists():
-        shutil.copytree(left, campaign.path)
+        shutil.copytree(left, campaign.path, ignore=NO_SOCKET)
         if cut != "whole":
             cut_log(campaign.path, synced, cut, campaign.rng)
     return campaign.path
@@ -91,7 +91,7 @@ def insist_that_it_opens(campaign: Campaign, zygote: Zygote, order: Order) -> No
     probed = campaign.folder / "store-probed"
     shutil.rmtree(probed, ignore_errors=True)
     if campaign.path.exists():
-        shutil.copytree(campaign.path, probed)
+        shutil.copytree(campaign.path, probed, ignore=NO_SOCKET)
     opens = Order(path=str(probed), logs=order.logs, seed=0, round=0, bulk=OPEN_ONLY)
     status = zygote.run(opens, PATIENCE_S, once_open=False)
     campaign.insist([f"it does not open: status {status}"] if status != child.ENDED << 8 else [], order)

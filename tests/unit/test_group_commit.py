@@ -169,7 +169,7 @@ class Batches:
 def merged(batches: Batches, *calls: tuple[str | None, list[int]]) -> list[object]:
     """The answers of callers that wait together, in this order."""
     disk = Disk()
-    group = GroupCommit(disk.sync)
+    group = GroupCommit(disk.sync, Calls())
     first, _ = in_thread(lambda: group.run(lambda: 0))
     disk.entered.acquire()
     waiting = []
