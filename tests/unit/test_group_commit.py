@@ -100,7 +100,7 @@ def test_an_error_keeps_nothing_alive_once_it_is_handled() -> None:
     class Handle:
         pass
 
-    group = GroupCommit(lambda: None)
+    group = GroupCommit(lambda: None, Calls())
     alive: list[weakref.ref[Handle]] = []
 
     def command(items: Sequence[int] = ()) -> list[int]:

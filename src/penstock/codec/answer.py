@@ -19,6 +19,8 @@ T = TypeVar("T")
 def _encode_other(value: object) -> object:
     if isinstance(value, BaseException):
         return (type(value).__name__, str(value), vars(value))
+    if isinstance(value, str):  # A kind of str travels as the text that it is.
+        return str.__str__(value)
     # What no backend takes is refused there, by the name of its type.
     return {"": type(value).__name__}
 

@@ -278,7 +278,7 @@ class AttachedBackend:
 
     def _send_messages(self, method: str, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
         """Looks at each of them only where some are not what they should be: the owner checks them all."""
-        if all(type(m) is NewMessage and type(m.payload) is bytes for m in messages):
+        if all(_is_plain(m) for m in messages):
             try:
                 return cast("list[EnqueueResult]", self._call(method, queue, messages))
             except Unreadable:
@@ -412,6 +412,10 @@ def _encoded(
         raise Unreadable(f"an argument of {method} cannot be sent: {error}") from error
 
 
+def _is_plain(message: NewMessage) -> bool:
+    return type(message) is NewMessage and type(message.payload) is bytes and type(message.headers) is dict
+
+
 def _check_new(message: NewMessage) -> None:
     if not isinstance(message, NewMessage):
         raise InvalidMessage(f"a message must be a NewMessage, not {type(message).__name__}")
@@ -433,6 +437,8 @@ def _sifted(
             check(item)
         except PenstockError as error:
             refusals[place_] = refused(as_answer(error))
+        except Exception as error:  # noqa: BLE001 (an object of the caller's that fails when it is looked at)
+            refusals[place_] = refused(InvalidMessage(f"an item cannot be read: {type(error).__name__}"))
     if not refusals:
         return ask(list(items))
     answers = iter(ask([item for at, item in enumerate(items) if at not in refusals]))
