@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from penstock import config as configuration
-from penstock.backends.base import BackendInfo, CheckReport, QueueBackend
+from penstock.backends.base import BackendInfo, BackendMetrics, CheckReport, QueueBackend
 from penstock.backends.registry import factory_of, open_backend
 from penstock.clock import Clock
 from penstock.config import Config
@@ -183,6 +183,10 @@ class Penstock:
         order = ("healthy", "degraded", "unhealthy")
         worst = max((health.status for health in found.values()), key=order.index)
         return Health(worst, {name: health.reasons for name, health in found.items() if health.reasons})
+
+    def metrics(self) -> dict[str, BackendMetrics]:
+        """Everything that is measured, by backend; `penstock.metrics` gives it to Prometheus."""
+        return {name: backend.metrics() for name, backend in self._backends.items()}
 
     def check(self) -> CheckReport:
         """Prove the stores' invariants by reading them; `.ok`, `.problems`."""

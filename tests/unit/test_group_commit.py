@@ -13,6 +13,7 @@ import pytest
 
 from penstock.backends.embedded.calls import Calls
 from penstock.backends.embedded.group_commit import GroupCommit
+from penstock.backends.embedded.meters import Meter
 from penstock.errors import BackendUnavailable, StorageError, StorageFull
 
 
@@ -51,13 +52,13 @@ def wait_for(group: GroupCommit, waiting: int) -> None:
 
 def test_a_lone_caller_runs_and_syncs_on_its_own_thread() -> None:
     syncs: list[int] = []
-    group = GroupCommit(lambda: syncs.append(threading.get_ident()), Calls())
+    group = GroupCommit(lambda: syncs.append(threading.get_ident()), Calls(), Meter(()))
     assert group.run(threading.get_ident) == threading.get_ident() == syncs[0]
 
 
 def test_those_who_come_during_a_sync_share_the_next_one() -> None:
     disk = Disk()
-    group = GroupCommit(disk.sync, Calls())
+    group = GroupCommit(disk.sync, Calls(), Meter(()))
     first, _ = in_thread(lambda: group.run(lambda: 0))
     disk.entered.acquire()
     others = [in_thread(lambda n=n: group.run(lambda: n)) for n in range(1, 11)]  # type: ignore[misc]
@@ -72,7 +73,7 @@ def test_those_who_come_during_a_sync_share_the_next_one() -> None:
 
 def test_nobody_is_answered_before_the_sync_that_covers_him() -> None:
     disk = Disk()
-    group = GroupCommit(disk.sync, Calls())
+    group = GroupCommit(disk.sync, Calls(), Meter(()))
     thread, answers = in_thread(lambda: group.run(lambda: 1))
     disk.entered.acquire()
     assert answers == []
@@ -83,7 +84,7 @@ def test_nobody_is_answered_before_the_sync_that_covers_him() -> None:
 
 def test_an_error_is_raised_by_its_own_caller_alone() -> None:
     disk = Disk()
-    group = GroupCommit(disk.sync, Calls())
+    group = GroupCommit(disk.sync, Calls(), Meter(()))
     first, _ = in_thread(lambda: group.run(lambda: 0))
     disk.entered.acquire()
     bad, bad_answers = in_thread(lambda: group.run(lambda: 1 // 0))
@@ -100,7 +101,7 @@ def test_an_error_keeps_nothing_alive_once_it_is_handled() -> None:
     class Handle:
         pass
 
-    group = GroupCommit(lambda: None, Calls())
+    group = GroupCommit(lambda: None, Calls(), Meter(()))
     alive: list[weakref.ref[Handle]] = []
 
     def command(items: Sequence[int] = ()) -> list[int]:
@@ -124,12 +125,12 @@ def test_a_failed_sync_fails_everyone_it_was_to_cover() -> None:
         raise StorageError("no disk")
 
     with pytest.raises(StorageError, match="no disk"):
-        GroupCommit(broken, Calls()).run(lambda: 1)
+        GroupCommit(broken, Calls(), Meter(())).run(lambda: 1)
 
 
 def test_an_interrupted_leader_raises_and_the_others_are_told_and_go_on() -> None:
     disk = Disk()
-    group = GroupCommit(disk.sync, Calls())
+    group = GroupCommit(disk.sync, Calls(), Meter(()))
     first, _ = in_thread(lambda: group.run(lambda: 0))
     disk.entered.acquire()
 
@@ -169,7 +170,7 @@ class Batches:
 def merged(batches: Batches, *calls: tuple[str | None, list[int]]) -> list[object]:
     """The answers of callers that wait together, in this order."""
     disk = Disk()
-    group = GroupCommit(disk.sync, Calls())
+    group = GroupCommit(disk.sync, Calls(), Meter(()))
     first, _ = in_thread(lambda: group.run(lambda: 0))
     disk.entered.acquire()
     waiting = []

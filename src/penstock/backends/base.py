@@ -56,6 +56,33 @@ class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
     attached_to: int | None = None
 
 
+class Histogram(msgspec.Struct, frozen=True):
+    """How often a value fell between two bounds; the last count is of those above them all."""
+
+    bounds: tuple[float, ...]
+    counts: tuple[int, ...]
+    total: float
+
+
+class QueueMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue's numbers, and what happened in it since the store was opened."""
+
+    stats: QueueStats
+    events: dict[str, int]
+    wait_s: Histogram
+    service_s: Histogram
+    cursors: list[CursorInfo]
+
+
+class BackendMetrics(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that is measured, by queue, and what the queues of a backend share."""
+
+    queues: dict[str, QueueMetrics]
+    store_bytes: int
+    sync_s: Histogram
+    group_commit_calls: Histogram
+
+
 class Problem(msgspec.Struct, frozen=True):
     """One thing that `check` found wrong: what, in which queue, and where."""
 
@@ -216,6 +243,8 @@ class QueueBackend(Protocol):
     def info(self) -> BackendInfo: ...
 
     def health(self) -> BackendHealth: ...
+
+    def metrics(self) -> BackendMetrics: ...
 
     def check(self) -> CheckReport: ...
 

@@ -57,6 +57,7 @@ CALLS: dict[str, Callable[[EmbeddedBackend], object]] = {
     "delivered": lambda b: b.delivered("q", []),
     "callers": lambda b: b.callers(),
     "forget": lambda b: b.forget([b"caller"]),
+    "metrics": lambda b: b.metrics(),
     "check": lambda b: b.check(),
     "sweep": lambda b: b.sweep(5),
 }

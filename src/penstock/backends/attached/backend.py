@@ -19,6 +19,7 @@ from penstock.backends.attached.wire import Gone, Reply, Unreadable
 from penstock.backends.base import (
     BackendHealth,
     BackendInfo,
+    BackendMetrics,
     CheckReport,
     CursorInfo,
     Progress,
@@ -381,6 +382,9 @@ class AttachedBackend:
 
     def health(self) -> BackendHealth:
         return cast(BackendHealth, self._call("health"))
+
+    def metrics(self) -> BackendMetrics:
+        return cast(BackendMetrics, self._call("metrics"))
 
     def check(self) -> CheckReport:
         return cast(CheckReport, self._call("check"))

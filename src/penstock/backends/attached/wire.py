@@ -46,6 +46,7 @@ REPEATABLE = frozenset(
         "info",
         "health",
         "check",
+        "metrics",
         "sweep",
     }
 )

@@ -12,7 +12,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.backends.base import BackendHealth, BackendInfo, CheckReport, CursorInfo, QueueStats
+from penstock.backends.base import (
+    BackendHealth,
+    BackendInfo,
+    BackendMetrics,
+    CheckReport,
+    CursorInfo,
+    QueueMetrics,
+    QueueStats,
+)
 from penstock.backends.embedded import calls, history, keys, leases, reads
 from penstock.backends.embedded.admin import Admin
 from penstock.backends.embedded.arguments import check_lease_s, check_reason, checked_state
@@ -33,7 +41,7 @@ from penstock.backends.embedded.worlds import Worlds
 from penstock.capabilities import Capabilities
 from penstock.clock import Clock, SystemClock, to_ns
 from penstock.codec.body import check_duration
-from penstock.errors import InvalidMessage, StorageError
+from penstock.errors import InvalidMessage, QueueNotFound, StorageError
 from penstock.event import Entry, Event
 from penstock.kv.base import Store
 from penstock.message import (
@@ -355,6 +363,21 @@ class EmbeddedBackend:
                 if q is not None and history.keeps_too_much(engine, q, engine.clock.now_ns()):
                     reasons.append(f"queue {q.name!r}: required cursors keep its journal past its retention")
         return BackendHealth("degraded" if reasons else "healthy", reasons)
+
+    def metrics(self) -> BackendMetrics:
+        with self._usable():
+            names = sorted(self._engine.queues)
+        found: dict[str, QueueMetrics] = {}
+        for name in names:
+            with contextlib.suppress(QueueNotFound), self._looking(name) as q:  # Deleted meanwhile.
+                found[name] = reads.metrics(self._engine, q)
+        with self._usable():
+            return BackendMetrics(
+                queues=found,
+                store_bytes=self._kv.approximate_size(),
+                sync_s=self._engine.meter.sync_s.read(),
+                group_commit_calls=self._engine.meter.group_sizes.read(),
+            )
 
     def check(self) -> CheckReport:
         with self._usable():

@@ -17,9 +17,10 @@ from penstock.backends.embedded import keys
 from penstock.backends.embedded.calls import Calls
 from penstock.backends.embedded.group_commit import GroupCommit
 from penstock.backends.embedded.keys import Due, Meta
+from penstock.backends.embedded.meters import Meter, StoreMeter
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import MARK, encode_counters
-from penstock.clock import Clock
+from penstock.clock import NS_PER_S, Clock
 from penstock.codec.frame import Column, Text, encode_frame, encode_run
 from penstock.errors import QueueNotFound, StorageCorrupt, StorageError
 from penstock.event import Kind
@@ -75,7 +76,8 @@ class Engine:
         self._writes = 0
         self._synced = 0
         self.calls = Calls()
-        self._group = GroupCommit(self.sync, self.calls)
+        self.meter = StoreMeter()
+        self._group = GroupCommit(self.sync, self.calls, self.meter.group_sizes)
         self.ids = IdGenerator(rng, self._count_opening())
 
     def _count_opening(self) -> int:
@@ -167,6 +169,7 @@ class Engine:
         covered = self._writes
         if covered == self._synced:
             return
+        started_ns = self.clock.now_ns()
         try:
             self.kv.sync()
         except StorageError as error:
@@ -174,6 +177,7 @@ class Engine:
             self.stop(error)
             raise
         self._synced = max(self._synced, covered)
+        self.meter.sync_s.observe(max(0, self.clock.now_ns() - started_ns) / NS_PER_S)
 
     def count_write(self) -> None:
         self._writes += 1
@@ -244,6 +248,9 @@ class Transaction:
         self._marked: dict[int, QueueState] = {}
         #: queue, which rate, how many: counted once they are written.
         self.rates: list[tuple[QueueState, int, int]] = []
+        self.events: list[tuple[QueueState, Kind, int]] = []
+        #: A meter, and the times since when something lasted until now.
+        self.timings: list[tuple[Meter, Sequence[int]]] = []
         return self
 
     def __exit__(
@@ -270,7 +277,11 @@ class Transaction:
         engine.write_failure = None
         engine.count_write()
         for q, which, count in self.rates:
-            q.rates.add(self.now_ns, which, count)
+            q.meter.rates.add(self.now_ns, which, count)
+        for q, kind, count in self.events:
+            q.meter.events[kind] += count
+        for meter, since_ns in self.timings:
+            meter.observe_since(self.now_ns, since_ns)
 
     def record(
         self,
@@ -287,6 +298,7 @@ class Transaction:
         q.runs.append(encode_run(kind, self.now_ns, ids, attempts, due_ns, consumer, reason, extra))
         q.counters.next_seq += len(ids)
         q.pending += len(ids)
+        self.events.append((q, kind, len(ids)))
         self.mark(q)
 
     def answered(self, answer: object) -> None:

@@ -9,7 +9,8 @@ from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.lookup import STATES, Found, find_many, find_sound
-from penstock.backends.embedded.queue_state import ENQUEUED, QueueState
+from penstock.backends.embedded.meters import ENQUEUED
+from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import DEDUP_ROW, ROW_VERSION, StateRow, decode_dedup, encode_ready
 from penstock.backends.embedded.transitions import WAITING, enter, enter_ready, leave, unhold
 from penstock.clock import to_ns

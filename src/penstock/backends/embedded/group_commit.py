@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar, cast
 
 from penstock.backends.embedded.calls import Call, Calls
+from penstock.backends.embedded.meters import Meter
 from penstock.errors import BackendUnavailable, StorageError
 
 T = TypeVar("T")
@@ -83,9 +84,10 @@ def _execute(tickets: list[_Ticket], calls: Calls) -> None:
 class GroupCommit:
     """Runs commands so that each returns only once what it wrote is synced."""
 
-    def __init__(self, sync: Callable[[], None], calls: Calls) -> None:
+    def __init__(self, sync: Callable[[], None], calls: Calls, sizes: Meter) -> None:
         self._sync = sync
         self._calls = calls
+        self._sizes = sizes
         self._mutex = threading.Lock()
         self._waiting: deque[_Ticket] = deque()
         self._led = False
@@ -136,6 +138,7 @@ class GroupCommit:
                 for part in [list(neighbours)] if kind is not None else [[one] for one in neighbours]:
                     _execute(part, self._calls)
             failure = self._synced()
+            self._sizes.observe(len(group))
         finally:  # Also after an interrupt: it is this thread's to raise, and nobody is told of success.
             for ticket in group:
                 ticket.error = ticket.error or failure

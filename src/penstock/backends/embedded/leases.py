@@ -13,7 +13,8 @@ from penstock.backends.embedded.deadletter import kill
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.lookup import NO_BODY, Found, ready_found
-from penstock.backends.embedded.queue_state import ACKED, FAILED, QueueState
+from penstock.backends.embedded.meters import ACKED, FAILED
+from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.ready import Lane
 from penstock.backends.embedded.rows import (
     LEASED_HEAD,
@@ -142,6 +143,9 @@ def _grant(
         granted.append(_Granted(raw_id, seq, attempt, expires_at_ns, body))
         seq += 1
     q.counters.counts[StateCode.READY] -= len(taken)
+    # A place in line is the time from which on the message stood in it.
+    orders = b"".join([key[-24:-16] for _, (key, _) in taken])
+    txn.timings.append((q.meter.waits, struct.unpack(f">{len(taken)}Q", orders)))
     if granted:
         ids = [one.raw_id for one in granted]
         q.counters.counts[StateCode.LEASED] += len(ids)
@@ -293,6 +297,8 @@ def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcom
     txn.record(q, Kind.ACKED, ids, _column(attempts), remove_at_ns)
     q.counters.acked_total += len(ids)
     txn.rates.append((q, ACKED, len(ids)))
+    leased = b"".join([raw[13:21] for _, _, raw in held])
+    txn.timings.append((q.meter.services, struct.unpack(f">{len(held)}Q", leased)))
     if q.settings.fifo:
         for _, _, raw in held:
             q.ready.unblock(decode_state(raw).lane)

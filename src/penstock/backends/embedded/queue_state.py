@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.keys import Meta, StateCode
+from penstock.backends.embedded.meters import QueueMeter
 from penstock.backends.embedded.ready import ReadyIndex
 from penstock.backends.embedded.rows import Counters, decode_counters, decode_cursor, decode_state
 from penstock.message import DEFAULT_PRIORITY
@@ -15,34 +16,6 @@ from penstock.settings import QueueSettings
 
 if TYPE_CHECKING:
     from penstock.backends.embedded.engine import Engine
-
-RATE_WINDOW_S = 60
-
-
-class Rates:
-    """Enqueues, acks and failures of the last minute, in buckets of a second."""
-
-    def __init__(self) -> None:
-        self._buckets: dict[int, list[int]] = {}
-
-    def add(self, now_ns: int, which: int, count: int) -> None:
-        second = now_ns // 1_000_000_000
-        bucket = self._buckets.get(second)
-        if bucket is None:
-            bucket = self._buckets[second] = [0, 0, 0]
-            if len(self._buckets) > RATE_WINDOW_S + 1:
-                self._buckets = {s: b for s, b in self._buckets.items() if s > second - RATE_WINDOW_S}
-                self._buckets[second] = bucket
-        bucket[which] += count
-
-    def per_second(self, now_ns: int) -> list[float]:
-        """Over the last minute, for enqueues, acks and failures."""
-        since = now_ns // 1_000_000_000 - RATE_WINDOW_S
-        recent = [b for s, b in self._buckets.items() if s > since]
-        return [sum(b[i] for b in recent) / RATE_WINDOW_S for i in range(3)]
-
-
-ENQUEUED, ACKED, FAILED = 0, 1, 2
 
 
 class QueueState:
@@ -53,7 +26,7 @@ class QueueState:
         self.prefix = keys.u32(qid)
         self.settings = settings
         self.arrived = threading.Condition(lock)
-        self.rates = Rates()
+        self.meter = QueueMeter()
         self.waiters = 0
         self.loaded = False
         self.runs: list[bytes] = []
