@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import os
 import random
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
@@ -66,7 +65,6 @@ class Penstock:
 
     def __init__(self, config: Config, clock: Clock | None, rng: random.Random | None) -> None:
         self._config = config
-        self._updating = threading.Lock()
         self._backends: dict[str, QueueBackend] = {}
         try:
             wanted = {DEFAULT: config.default, **config.backends}
@@ -112,14 +110,13 @@ class Penstock:
         return Queue(target, name)
 
     def update_queue(self, name: str, **settings: Any) -> None:
-        """Change some settings of a queue; the others stay."""
-        with self._updating:
-            backend = self._home(name)
-            old = backend.queue(name)
-            if old is None:
-                raise QueueNotFound(name)
-            values = {field: getattr(old, field) for field in QueueSettings.__struct_fields__[1:]}
-            backend.update_queue(queue_settings(name, {**values, **settings}))
+        """Change some settings of a queue; the others stay, and so does what others change meanwhile."""
+        backend = self._home(name)
+        while (was := backend.queue(name)) is not None:
+            values = {field: getattr(was, field) for field in QueueSettings.__struct_fields__[1:]}
+            if backend.update_queue(queue_settings(name, {**values, **settings}), was):
+                return
+        raise QueueNotFound(name)
 
     def delete_queue(self, name: str) -> None:
         """Remove a queue and everything in it."""

@@ -247,3 +247,23 @@ def test_what_a_gone_caller_was_told_is_forgotten(tmp_path: Path) -> None:
             other.queue("q").enqueue(b"x")
             assert len(ps._default.callers()) == 1  # type: ignore[attr-defined]
         until(lambda: not ps._default.callers())  # type: ignore[attr-defined]
+
+
+def test_processes_that_update_different_settings_lose_neither(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "store") as owner, penstock.open(tmp_path / "store") as other:
+        owner.create_queue("q")
+
+        def update(ps: penstock.Penstock, setting: str) -> None:
+            for value in range(1, 51):
+                ps.update_queue("q", **{setting: value})
+
+        threads = [
+            threading.Thread(target=update, args=(ps, setting))
+            for ps, setting in ((owner, "lease_s"), (other, "max_attempts"), (other, "dedup_window_s"))
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (settings,) = owner.queues()
+        assert (settings.lease_s, settings.max_attempts, settings.dedup_window_s) == (50, 50, 50)

@@ -60,9 +60,9 @@ class PlainBackend:
         self._check_settings(settings)
         self._whole.create_queue(settings)
 
-    def update_queue(self, settings: QueueSettings) -> None:
+    def update_queue(self, settings: QueueSettings, was: QueueSettings) -> bool:
         self._check_settings(settings)
-        self._whole.update_queue(settings)
+        return bool(self._whole.update_queue(settings, was))
 
     def replace_queues(self, settings: Sequence[QueueSettings]) -> None:
         for one in settings:

@@ -129,7 +129,9 @@ class QueueBackend(Protocol):
 
     def create_queue(self, settings: QueueSettings) -> None: ...
 
-    def update_queue(self, settings: QueueSettings) -> None: ...
+    def update_queue(self, settings: QueueSettings, was: QueueSettings) -> bool:
+        """False, and nothing is changed, if the queue's settings are not (any more) what they `was`."""
+        ...
 
     def delete_queue(self, name: str) -> None:
         """The queue and everything in it."""

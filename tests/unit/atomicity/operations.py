@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from penstock import Delivery, Entry, NewMessage, Queue
 from penstock.backends.embedded.backend import EmbeddedBackend
@@ -13,7 +13,7 @@ from penstock.clock import ManualClock
 from penstock.kv.base import Batch
 from penstock.kv.memory import Faults, MemoryStore
 from penstock.message import STORED_STATES, State
-from penstock.settings import queue_settings
+from penstock.settings import QueueSettings, queue_settings
 
 Content = dict[str, list[tuple[bytes, bytes]]]
 
@@ -229,7 +229,11 @@ CASES: dict[str, Case] = {
     "sweep": Case(lambda s, _: s.backend.sweep(100), arrange_everything_due, writes=None),
     "look at what time has changed": Case(lambda s, _: s["q"].stats(), arrange_returning, writes=None),
     "create a queue": Case(lambda s, _: s.backend.create_queue(queue_settings("new", {}))),
-    "update a queue": Case(lambda s, _: s.backend.update_queue(queue_settings("q", {"lease_s": 1}))),
+    "update a queue": Case(
+        lambda s, _: s.backend.update_queue(
+            queue_settings("q", {"lease_s": 1}), cast(QueueSettings, s.backend.queue("q"))
+        )
+    ),
     "delete a queue": Case(lambda s, _: s.backend.delete_queue("q"), arrange_full_queue, writes=None),
     "replace the queues": Case(
         lambda s, _: s.backend.replace_queues(

@@ -16,7 +16,7 @@ from tests.unit.atomicity.operations import ID, System, arrange_full_queue, open
 CALLS: dict[str, Callable[[EmbeddedBackend], object]] = {
     "create_queue": lambda b: b.create_queue(queue_settings("new", {})),
     "create_queue of one that exists": lambda b: b.create_queue(queue_settings("q", {})),
-    "update_queue": lambda b: b.update_queue(queue_settings("q", {})),
+    "update_queue": lambda b: b.update_queue(queue_settings("q", {}), queue_settings("q", {})),
     "delete_queue": lambda b: b.delete_queue("q"),
     "delete_queue of one that does not exist": lambda b: b.delete_queue("nowhere"),
     "replace_queues": lambda b: b.replace_queues([]),

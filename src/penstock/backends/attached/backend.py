@@ -256,8 +256,8 @@ class AttachedBackend:
     def create_queue(self, settings: QueueSettings) -> None:
         self._call("create_queue", settings)
 
-    def update_queue(self, settings: QueueSettings) -> None:
-        self._call("update_queue", settings)
+    def update_queue(self, settings: QueueSettings, was: QueueSettings) -> bool:
+        return cast(bool, self._call("update_queue", settings, was))
 
     def delete_queue(self, name: str) -> None:
         self._call("delete_queue", name)

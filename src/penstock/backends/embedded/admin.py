@@ -72,18 +72,21 @@ class Admin:
                 txn.answered(None)
             self._adopt(created)
 
-    def update(self, settings: QueueSettings) -> None:
+    def update(self, settings: QueueSettings, was: QueueSettings) -> bool:
         engine = self._engine
         with engine.lock:
             engine.check_usable()
             if settings.name not in engine.queues:
                 raise QueueNotFound(settings.name)
+            if engine.queues[settings.name].settings != was:
+                return False
             self._check(settings, engine.queues)
             with engine.transaction() as txn:
                 self._put(txn, engine.queues[settings.name].qid, settings)
                 self._note(txn, ("queue_updated", settings))
-                txn.answered(None)
+                txn.answered(True)
             engine.queues[settings.name].settings = settings
+            return True
 
     def delete(self, name: str) -> None:
         """The queue is gone at once; its rows go in slices."""

@@ -144,8 +144,8 @@ class EmbeddedBackend:
     def create_queue(self, settings: QueueSettings) -> None:
         self._engine.durably(lambda: self._admin.create(settings))
 
-    def update_queue(self, settings: QueueSettings) -> None:
-        self._engine.durably(lambda: self._admin.update(settings))
+    def update_queue(self, settings: QueueSettings, was: QueueSettings) -> bool:
+        return self._engine.durably(lambda: self._admin.update(settings, was))
 
     def delete_queue(self, name: str) -> None:
         self._engine.durably(lambda: self._admin.delete(name))
