@@ -26,11 +26,12 @@ BUILT_IN: dict[str, str] = {
 Factory = Callable[[Any, Clock | None, random.Random | None], QueueBackend]
 
 
-def entry_points(*, group: str, **wanted: str) -> EntryPoints:
+def entry_points(*, group: str, name: str | None = None) -> EntryPoints:
     """Imported here: it is a fifth of what importing Penstock costs, and few stores need it."""
     from importlib import metadata
 
-    return metadata.entry_points(group=group, **wanted)
+    found = metadata.entry_points(group=group)
+    return found if name is None else found.select(name=name)
 
 
 def known() -> list[str]:

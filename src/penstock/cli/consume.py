@@ -59,7 +59,7 @@ def lease(
     consumer: Annotated[str, typer.Option("--consumer", help="The name that the journal shows.")] = CONSUMER,
     raw: Raw = False,
 ) -> Exit:
-    """Take messages under a lease; each comes with the receipt that ack wants.
+    """Take messages under a lease, each with its receipt.
 
     Exit code 1: nothing to take. With --raw the receipts go to standard error.
     """
@@ -67,7 +67,7 @@ def lease(
         found = ps.queue(queue).lease(max_messages, lease_s=lease_s, wait_s=wait_s, consumer=consumer)
         for at, delivery in enumerate(found):
             if raw:
-                session.out.raw(delivery.payload)
+                session.out.raw([delivery.payload])
                 session.out.note(delivery.receipt)
                 continue
             if at and not session.out.as_json:

@@ -166,7 +166,7 @@ def from_jsonl(source: Source, defaults: NewMessage) -> Iterator[Item]:
         try:
             message = decode(line).message(defaults)
         except (msgspec.DecodeError, ValueError) as error:
-            yield Item(source.name, number, reason=str(error), row=line)
+            yield Item(source.name, number, reason=unreadable(error), row=line)
         else:
             yield Item(source.name, number, message, row=line)
 
@@ -248,6 +248,14 @@ def _csv_message(heading: list[str], cells: list[str], defaults: NewMessage) -> 
     line = msgspec.convert({**given, "headers": headers}, MessageLine, strict=False)
     line.payload = payload  # As it is: its bytes need not be UTF-8.
     return line.message(defaults)
+
+
+def unreadable(error: Exception) -> str:
+    """Why a line of JSON cannot be used. It says where, and nothing of what is there."""
+    if isinstance(error, UnicodeDecodeError):
+        return "not UTF-8"
+    is_form = isinstance(error, msgspec.DecodeError) and not isinstance(error, msgspec.ValidationError)
+    return f"not a JSON object: {error}" if is_form else str(error)
 
 
 def too_long(source: Source, number: int) -> Item:

@@ -15,7 +15,7 @@ from penstock.cli.command import Group, command
 from penstock.cli.consume import given
 from penstock.cli.events import PAGE, stream
 from penstock.cli.exits import Exit
-from penstock.cli.feed import EntryLine, argument_bytes
+from penstock.cli.feed import EntryLine, argument_bytes, unreadable
 from penstock.cli.options import Every, Follow, Since, Until
 from penstock.cli.output import Column, StreamedTable
 from penstock.cli.rows import row
@@ -119,7 +119,7 @@ def _entries() -> Iterator[Entry]:
             yield msgspec.json.decode(line, type=EntryLine).entry()
         except (msgspec.DecodeError, ValueError) as error:
             raise typer.BadParameter(
-                f"line {at} of standard input: {error}; batches before it are stored"
+                f"line {at} of standard input: {unreadable(error)}; what precedes its batch is stored"
             ) from None
 
 

@@ -60,7 +60,7 @@ def get(
                 missing += 1
                 continue
             if raw:
-                session.out.raw(message.payload)
+                session.out.raw([message.payload])
                 continue
             if shown and not session.out.as_json:
                 session.out.say("")
@@ -111,9 +111,7 @@ def _listed(
 
 def _messages(session: Session, found: Iterator[Message], state: str, raw: bool, empty: str) -> Exit:
     if raw:
-        shown = 0
-        for shown, message in enumerate(found, start=1):
-            session.out.raw(message.payload)
+        shown = session.out.raw(message.payload for message in found)
     else:
         shown = session.out.rows((row(message) for message in found), MESSAGES[state], empty)
     return Exit.DONE if shown else Exit.NOTHING

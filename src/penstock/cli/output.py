@@ -95,11 +95,16 @@ class Output:
         with _pipe():
             sys.stdout.write(text)
 
-    def raw(self, content: bytes) -> None:
-        """Bytes as they are."""
+    def raw(self, contents: Iterable[bytes]) -> int:
+        """Bytes as they are, with nothing between them; how many pieces there were."""
+        pieces = 0
         with _pipe():
             sys.stdout.flush()
-            sys.stdout.buffer.write(content)
+            for content in contents:
+                sys.stdout.buffer.write(content)
+                pieces += 1
+            sys.stdout.buffer.flush()
+        return pieces
 
     def flush(self) -> None:
         with _pipe():

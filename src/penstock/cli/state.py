@@ -46,7 +46,7 @@ def get(session: Session, key: Key, raw: Raw = False) -> Exit:
         session.out.note(f"nothing is stored under {key!r}; store it: penstock state put")
         return Exit.NOTHING
     if raw:
-        session.out.raw(value)
+        session.out.raw([value])
     else:
         found = {"key": key, **bytes_field("value", value)}
         session.out.record(

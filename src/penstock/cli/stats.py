@@ -37,7 +37,10 @@ def stats(
     ] = False,
     every_s: Every = 1.0,
 ) -> Exit:
-    """Show the numbers of the queues: depth by state, age of the oldest, rates of the last minute."""
+    """Show the numbers of the queues: depth by state, ages, rates.
+
+    Rates are of the last minute, since the store was opened.
+    """
     with session.open() as ps:
         if watch:
             _watch(session, ps, queue, every_s)

@@ -13,8 +13,9 @@ from penstock.clock import NS_PER_S, SystemClock, to_ns
 if TYPE_CHECKING:
     from penstock import Retry
 
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0, "": 1.0}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+) ?(ms|[smhdw]|)")
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_PART = re.compile(_NUMBER + " ?(ms|[smhdw])")
 _UNITS_BYTES = {
     "": 1,
     "B": 1,
@@ -34,12 +35,10 @@ def duration(text: str | float) -> float:
     """Seconds from 30, 1.5s, 250ms, 10m, 2h, 7d. Typer passes a default through here too: a number."""
     if not isinstance(text, str):
         return text
-    total_s, rest = 0.0, text.strip()
-    while match := _DURATION.match(rest):
-        total_s += float(match[1]) * _UNITS_S[match[2]]
-        rest = rest[match.end() :].lstrip()
-        if not rest:
-            return total_s
+    if re.fullmatch(_NUMBER, text.strip()):
+        return float(text)
+    if re.fullmatch(f"(?:{_PART.pattern} *)+", text.strip()):
+        return sum(float(part[1]) * _UNITS_S[part[2]] for part in _PART.finditer(text))
     raise typer.BadParameter(f"{text!r} is not a duration; accepted: 30, 1.5s, 250ms, 10m, 2h, 7d")
 
 
@@ -62,7 +61,7 @@ def moment(text: str) -> int:
         return int(text)
     if text == "now":
         return SystemClock().now_ns()
-    if _DURATION.match(text) and not re.match(r"\d{4}-", text):
+    if re.match(_NUMBER, text) and not re.match(r"\d{4}-", text):
         return SystemClock().now_ns() - to_ns(duration(text))
     try:
         at = datetime.fromisoformat(text)
