@@ -71,9 +71,12 @@ def test_large_payloads_end_a_batch(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
     sizes: list[int] = []
     whole = Queue.enqueue_many
     monkeypatch.setattr(enqueue, "BATCH_BYTES", 100)
-    monkeypatch.setattr(
-        Queue, "enqueue_many", lambda self, batch: sizes.append(len(batch)) or whole(self, batch)
-    )
+
+    def noting(self: Queue, batch: Any) -> Any:
+        sizes.append(len(batch))
+        return whole(self, batch)
+
+    monkeypatch.setattr(Queue, "enqueue_many", noting)
     cli("enqueue", "emails", "--lines", input=f"{'x' * 60}\n" * 5)
     assert sizes == [2, 2, 1]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 import penstock
@@ -36,17 +38,15 @@ def test_an_error_below_one_of_the_table_counts_as_that() -> None:
 
 @pytest.mark.parametrize("cls", ALL)
 def test_no_error_speaks_of_python_calls(cls: type[errors.PenstockError]) -> None:
-    made = {
+    made: dict[type, Callable[[], Exception]] = {
         errors.MessageNotFound: lambda: errors.MessageNotFound("id", "q"),
         errors.MessageLeased: lambda: errors.MessageLeased("id", "q"),
         errors.HistoryTruncated: lambda: errors.HistoryTruncated("cursor 'x'", 1, 5),
         errors.Unsupported: lambda: errors.Unsupported("throttles", "throttling", "embedded"),
         errors.BackendNotInstalled: lambda: errors.BackendNotInstalled("redis", "redis"),
-    }.get(cls, lambda: cls("name"))()
-    assert "create_queue(" not in wording(made)
-    assert "update_queue(" not in wording(made)
-    assert "commit(" not in wording(made)
-    assert "\n" not in wording(made)
+    }
+    said = wording(made.get(cls, lambda: cls("name"))())
+    assert not any(call in said for call in ("create_queue(", "update_queue(", "commit(", "\n"))
 
 
 def test_a_name_in_advice_can_be_pasted_into_a_shell() -> None:

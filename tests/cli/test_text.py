@@ -89,8 +89,8 @@ def test_hostile_names_and_payloads_are_harmless_in_every_listing(cli: Cli) -> N
             ("queues", "list"), ("stats",), ("stats", name), ("peek", name), ("list", name), ("events", name),
             ("get", name, message_id), ("journal", "scan", name), ("journal", "stats", name), ("due",),
             ("state", "get", HOSTILE), ("cursors", "list", name), ("health",), ("check",),
-            ("lease", "no\x1b[2J"), ("cursors", "read", name, "no\x1b[2J"), ("lease", name), ("reject", name, "no\x1b[2J"),
-            ("purge", name, "-y"), ("queues", "delete", name, "-y"),
+            ("lease", "no\x1b[2J"), ("cursors", "read", name, "no\x1b[2J"), ("lease", name),
+            ("reject", name, "no\x1b[2J"), ("purge", name, "-y"), ("queues", "delete", name, "-y"),
         )
     ]  # fmt: skip
     for answer in shown:

@@ -82,6 +82,17 @@ def _alarm(name: str) -> Callable[[Row], str]:
     return lambda row: "bold red" if row[name] else "dim"
 
 
+def event_detail(row: Row) -> str:
+    """Who, why and where to, as far as the event says."""
+    parts = (
+        f"by {row['consumer']}" if row["consumer"] else "",
+        row["reason"],
+        f"→ {row['extra']}" if row["extra"] else "",
+        f"until {iso(row['due_ns'])}" if row["due_ns"] > row["at_ns"] else "",
+    )
+    return "  ".join(filter(None, parts))
+
+
 _ID = Column("id", field("id"))
 _KEY = Column("key", field("fairness_key"), flexible=True)
 _PRIORITY = Column("pri", field("priority"), right=True)
@@ -150,10 +161,7 @@ EVENTS = (
     Column("kind", field("kind"), style=lambda row: _KINDS.get(row["kind"], "")),
     Column("message", field("message_id")),
     Column("att", field("attempt"), right=True),
-    Column("due", when("due_ns"), style="dim"),
-    Column("consumer", field("consumer"), flexible=True),
-    Column("reason", field("reason"), flexible=True, style="red"),
-    Column("other queue", field("extra"), flexible=True),
+    Column("detail", event_detail, flexible=True),
 )
 
 ENTRIES = (

@@ -100,6 +100,8 @@ class Root(Group):
         except Exception as error:  # noqa: BLE001  (whatever it is, it ends in a line and a code)
             arguments = positional[0] if positional else named.get("args")
             code = _failed(error, debug="--debug" in (sys.argv if arguments is None else arguments))
+        if code == Exit.INTERRUPTED and sys.stderr.isatty():
+            print(file=sys.stderr)  # The shell's prompt should not follow the ^C.
         sys.exit(int(code or Exit.DONE))
 
 

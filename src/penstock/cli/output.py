@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 #: A table is laid out by so many rows at a time, so that a long one streams in bounded memory.
 CHUNK_ROWS = 500
+FLEXIBLE_MIN_CHARS, FLEXIBLE_MAX_CHARS = 8, 60
 
 
 class PipeClosed(Exception):
@@ -194,25 +195,25 @@ def rich_table(
     rows: Sequence[Row], columns: Sequence[Column], widths: list[int] | None = None, *, header: bool = True
 ) -> Table:
     """A table for a terminal. `widths` keep later parts of one table in line with its first."""
-    from rich import box
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(
-        box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold", show_header=header
-    )
-    for at, column in enumerate(columns):
+    widths = [len(column.title) for column in columns] if widths is None else widths
+    cells = [[Text(neutral(column.show(row)), column.style_of(row)) for column in columns] for row in rows]
+    for line in cells:
+        for at, cell in enumerate(line):
+            widths[at] = max(widths[at], cell_len(cell.plain))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=header)
+    for column, width in zip(columns, widths, strict=True):
         table.add_column(
             column.title,
             justify="right" if column.right else "left",
             no_wrap=True,
             overflow="ellipsis",
-            min_width=widths[at] if widths and not column.flexible else None,
+            min_width=min(width, FLEXIBLE_MIN_CHARS) if column.flexible else width,
+            max_width=FLEXIBLE_MAX_CHARS if column.flexible else None,
         )
-    for row in rows:
-        cells = [(neutral(column.show(row)), column.style_of(row)) for column in columns]
-        table.add_row(*(Text(text, style) for text, style in cells))
-        if widths is not None:
-            for at, (text, _) in enumerate(cells):
-                widths[at] = max(widths[at], min(len(text), 60))
+    for line in cells:
+        table.add_row(*line)
     return table

@@ -22,6 +22,11 @@ class Bar:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether it has been shown."""
+        return self._progress is not None
+
     def __enter__(self) -> Bar:
         return self
 
