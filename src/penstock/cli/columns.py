@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -10,8 +11,10 @@ from penstock.cli.output import Column
 from penstock.cli.rows import Row, bytes_of
 from penstock.cli.text import count, iso, rate, shown_bytes, size, span
 from penstock.cli.values import duration
+from penstock.clock import NS_PER_S
 
 PREVIEW_CHARS = 60
+LINE_CHARS = 90
 
 _STATES = {"ready": "green", "delayed": "cyan", "leased": "yellow", "dead": "red", "done": "dim"}
 _KINDS = {
@@ -42,7 +45,8 @@ def when(name: str) -> Callable[[Row], str]:
 
 
 def listed(name: str) -> Callable[[Row], str]:
-    return lambda row: ", ".join(str(item) for item in row.get(name) or ())
+    """Items with commas between them, in lines that fit."""
+    return lambda row: textwrap.fill(", ".join(str(item) for item in row.get(name) or ()), LINE_CHARS)
 
 
 def pairs(name: str) -> Callable[[Row], str]:
@@ -88,7 +92,7 @@ def event_detail(row: Row) -> str:
         f"by {row['consumer']}" if row["consumer"] else "",
         row["reason"],
         f"→ {row['extra']}" if row["extra"] else "",
-        f"until {iso(row['due_ns'])}" if row["due_ns"] > row["at_ns"] else "",
+        f"for {span((row['due_ns'] - row['at_ns']) / NS_PER_S)}" if row["due_ns"] > row["at_ns"] else "",
     )
     return "  ".join(filter(None, parts))
 

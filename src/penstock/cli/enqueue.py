@@ -237,7 +237,7 @@ def _many(
         reject = _reject_to(session, rejects, closing)
         ps = closing.enter_context(session.open())
         intake = Intake(session, ps.queue(queue), reject, ids)
-        bar = closing.enter_context(Bar())
+        bar = closing.enter_context(Bar(counts=False))
         try:
             _run(intake, sources, reader, defaults, batch, bar)
         except BaseException:

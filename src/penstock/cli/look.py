@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -84,29 +85,39 @@ def list_(
 ) -> Exit:
     """List the messages of one state."""
     with session.open() as ps:
-        found = _listed(session, ps.queue(queue), state.value, key, after, None if everything else limit)
-        return _messages(session, found, state.value, raw, f"nothing is {state.value} in queue {queue!r}")
-
-
-def _listed(
-    session: Session, queue: Queue, state: str, key: str | None, after: str | None, limit: int | None
-) -> Iterator[Message]:
-    """Page by page; where the limit ends it, how to go on is told."""
-    left = limit
-    while True:
-        page = queue.list(
-            state, fairness_key=key, after=after, limit=_PAGE if left is None else min(_PAGE, left)
+        listing = Listing(ps.queue(queue), state.value, key, after, None if everything else limit)
+        exit_code = _messages(
+            session, iter(listing), state.value, raw, f"nothing is {state.value} in queue {queue!r}"
         )
-        yield from page.items
-        after = page.next
-        if left is not None:
-            left -= len(page.items)
-        if after is None:
-            return
-        if left == 0:
-            if queue.list(state, fairness_key=key, after=after, limit=1).items:
-                session.out.note(f"there are more: --after {after}, or --all")
-            return
+    if listing.next is not None:
+        session.out.note(f"there are more: --after {listing.next}, or --all")
+    return exit_code
+
+
+class Listing:
+    """Messages page by page; `next` is where the limit ended it, if there are more."""
+
+    def __init__(
+        self, queue: Queue, state: str, key: str | None, after: str | None, limit: int | None
+    ) -> None:
+        self._page = functools.partial(queue.list, state, key)
+        self._after = after
+        self._left = limit
+        self.next: str | None = None
+
+    def __iter__(self) -> Iterator[Message]:
+        while self._left is None or self._left > 0:
+            page = self._page(
+                after=self._after, limit=_PAGE if self._left is None else min(_PAGE, self._left)
+            )
+            yield from page.items
+            self._after = page.next
+            if page.next is None:
+                return
+            if self._left is not None:
+                self._left -= len(page.items)
+        if self._page(after=self._after, limit=1).items:
+            self.next = self._after
 
 
 def _messages(session: Session, found: Iterator[Message], state: str, raw: bool, empty: str) -> Exit:

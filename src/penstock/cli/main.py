@@ -118,7 +118,7 @@ def _usage(error: typer.TyperException) -> int:
     """One line that names the command and where its help is."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "penstock"
-    text = error.format_message()
+    text = error.format_message().removeprefix("Invalid value: ")
     if text:  # A group that was called without a command has shown its help instead.
         print(f"{path}: {neutral(text.rstrip('.'))} (see {path} --help)", file=sys.stderr)
     return Exit.USAGE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 #: A table is laid out by so many rows at a time, so that a long one streams in bounded memory.
 CHUNK_ROWS = 500
-FLEXIBLE_MIN_CHARS, FLEXIBLE_MAX_CHARS = 8, 60
+FLEXIBLE_MIN_CHARS, GAP_CHARS = 8, 2
 
 
 class PipeClosed(Exception):
@@ -204,16 +205,29 @@ def rich_table(
     for line in cells:
         for at, cell in enumerate(line):
             widths[at] = max(widths[at], cell_len(cell.plain))
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_header=header)
-    for column, width in zip(columns, widths, strict=True):
+    table = Table(
+        box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold", show_header=header
+    )
+    for column, width in zip(columns, fitted(columns, widths), strict=True):
         table.add_column(
             column.title,
             justify="right" if column.right else "left",
             no_wrap=True,
             overflow="ellipsis",
-            min_width=min(width, FLEXIBLE_MIN_CHARS) if column.flexible else width,
-            max_width=FLEXIBLE_MAX_CHARS if column.flexible else None,
+            width=width,
         )
     for line in cells:
         table.add_row(*line)
     return table
+
+
+def fitted(columns: Sequence[Column], widths: Sequence[int]) -> list[int]:
+    """The widths that fit on the screen: flexible columns share what the others leave, short ones first."""
+    left = shutil.get_terminal_size().columns - GAP_CHARS * (len(columns) - 1)
+    left -= sum(width for column, width in zip(columns, widths, strict=True) if not column.flexible)
+    found = list(widths)
+    flexible = sorted((at for at, column in enumerate(columns) if column.flexible), key=lambda at: widths[at])
+    for done, at in enumerate(flexible):
+        found[at] = min(widths[at], max(FLEXIBLE_MIN_CHARS, left // (len(flexible) - done)))
+        left -= found[at]
+    return found

@@ -14,9 +14,13 @@ DELAY_S = 1.0
 
 
 class Bar:
-    """A callable `(what, done, total)`; a total of 0 says that nobody knows."""
+    """A callable `(what, done, total)`; a total of 0 says that nobody knows.
 
-    def __init__(self, *, shown: bool | None = None) -> None:
+    With `counts`, `done` and `total` are shown too: they number things that people count.
+    """
+
+    def __init__(self, *, counts: bool = True, shown: bool | None = None) -> None:
+        self._counts = counts
         self._shown = sys.stderr.isatty() if shown is None else shown
         self._began = time.monotonic()
         self._progress: Progress | None = None
@@ -40,32 +44,34 @@ class Bar:
         if not self._shown or time.monotonic() - self._began < DELAY_S:
             return
         if self._progress is None:
-            self._progress = _progress()
+            self._progress = _progress(counts=self._counts)
             self._progress.start()
         if self._task is None:
             self._task = self._progress.add_task(what, total=total or None)
         self._progress.update(self._task, description=what, completed=done, total=total or None)
 
 
-def _progress() -> Progress:
+def _progress(*, counts: bool) -> Progress:
     from rich.console import Console
     from rich.progress import (
         BarColumn,
-        MofNCompleteColumn,
         Progress,
         SpinnerColumn,
+        TaskProgressColumn,
         TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
 
+    amount = TextColumn("{task.completed:,.0f}", markup=False)
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(),
-        MofNCompleteColumn(),
+        *((amount,) if counts else ()),
+        TaskProgressColumn(),
         TimeElapsedColumn(),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
         console=Console(stderr=True),
         transient=True,
     )
