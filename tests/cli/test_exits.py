@@ -54,13 +54,6 @@ def test_a_name_in_advice_can_be_pasted_into_a_shell() -> None:
     assert said.endswith("penstock queues create 'a b; rm -rf /'")
 
 
-def test_a_locked_store_is_3(cli: Cli) -> None:
-    with penstock.open(cli.store):
-        answer = cli.process("stats", code=3)
-    assert answer.err.startswith("penstock: another process owns the store")
-    assert answer.err.count("\n") == 1
-
-
 def test_a_damaged_store_is_4(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.backends.base import CheckReport, Problem
 
@@ -79,6 +72,7 @@ def test_a_damaged_store_is_4(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None
         (errors.DecryptFailed("a record does not decrypt"), 4),
         (errors.KeyMissing("key 'main' is not available: set PENSTOCK_KEY_MAIN"), 3),
         (errors.StorageFull("no room"), 3),
+        (errors.StoreLocked("another process owns the store: stop it first"), 3),
         (errors.BackendNotInstalled("redis", "redis"), 3),
         (OSError(13, "Permission denied", "/x"), 3),
         (RuntimeError("surprise"), 70),
