@@ -29,7 +29,7 @@ soak: $(VENV)/ready ## Run the suites that take minutes
 	$(PY) -m pytest -m soak $(ARGS)
 
 demo: $(VENV)/ready ## Show what Penstock does
-	$(PY) -m penstock.demo $(ARGS)
+	$(VENV)/bin/penstock demo $(ARGS)
 
 bench: $(VENV)/ready ## Measure the embedded store
 	$(PY) benchmarks/core.py $(ARGS)

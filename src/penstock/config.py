@@ -95,9 +95,9 @@ def resolve(target: str | os.PathLike[str] | Config, environ: Mapping[str, str] 
         return target
     if not isinstance(target, (str, os.PathLike)):
         raise InvalidConfig(f"a store is a folder, a .yaml file or a URL, not {type(target).__name__}")
-    if isinstance(target, str) and _SCHEME.match(target):
+    if isinstance(target, str) and is_url(target):
         return from_url(target, environ)
-    if os.fsdecode(target).lower().endswith((".yaml", ".yml")):
+    if is_file(target):
         return load(target, environ)
     return from_folder(target, environ)
 
@@ -139,6 +139,25 @@ def load(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) 
         for queue, value in reader.mapping("queues", tree.get("queues")).items()
     }
     return Config(source=name, default=reader.storage(storage), backends=backends, queues=queues)
+
+
+def document(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) -> dict[str, object]:
+    """What a YAML file itself says, with ${NAME} replaced; of its keys, nothing is checked."""
+    name = os.fsdecode(path)
+    return _Reader(name, environ, Path()).document(Path(_expanded(name, environ)).absolute())
+
+
+def variables() -> dict[str, str]:
+    """Key below `storage` -> the environment variable that wins over it."""
+    return {key: _variable(key) for key in (*_STORE, *_TUNING)}
+
+
+def is_url(target: str | os.PathLike[str]) -> bool:
+    return isinstance(target, str) and _SCHEME.match(target) is not None
+
+
+def is_file(target: str | os.PathLike[str]) -> bool:
+    return os.fsdecode(target).lower().endswith((".yaml", ".yml"))
 
 
 def masked_url(url: str) -> str:
@@ -237,7 +256,7 @@ class _Reader:
 
     def take_environment(self, storage: dict[str, object], keys: tuple[str, ...]) -> None:
         for key in keys:
-            variable = f"PENSTOCK_STORAGE_{key.upper().replace('.', '_')}"
+            variable = _variable(key)
             text = self.environ.get(variable)
             if not text:
                 continue
@@ -398,6 +417,10 @@ def _types(struct: type[msgspec.Struct]) -> dict[str, Any]:
 def _join(key: str, name: str) -> str:
     part = name if re.fullmatch(r"[\w-]{1,100}", name) else f"{name!r:.60}"
     return f"{key}.{part}" if key else part
+
+
+def _variable(key: str) -> str:
+    return f"PENSTOCK_STORAGE_{key.upper().replace('.', '_')}"
 
 
 def _scheme(url: str) -> str:

@@ -1,0 +1,117 @@
+"""penstock redrive, move, purge: many messages at once."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.cli.columns import field
+from penstock.cli.command import command
+from penstock.cli.consume import given
+from penstock.cli.exits import Exit, wording
+from penstock.cli.options import QueueName, StateName, Yes, confirmed, queue_names
+from penstock.cli.output import Column
+from penstock.cli.progress import Bar
+from penstock.cli.session import Session
+
+app = typer.Typer()
+
+_REDRIVE_SLICE = 1000
+_MOVED = (
+    Column("id", field("id")),
+    Column(
+        "outcome",
+        lambda found: "ok" if found["ok"] else "refused",
+        style=lambda r: "green" if r["ok"] else "red",
+    ),
+    Column("why", field("error"), flexible=True),
+)
+
+
+@command(app, "redrive")
+def redrive(
+    session: Session,
+    queue: QueueName,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 100,
+    everything: Annotated[bool, typer.Option("--all", help="All of them, without a limit.")] = False,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="QUEUE", help="Send them here, not to their origin.", autocompletion=queue_names
+        ),
+    ] = None,
+) -> Exit:
+    """Send dead messages back to where they came from.
+
+    QUEUE is the one that holds them: a dead-letter queue, or the queue itself if it has none.
+    """
+    sent = 0
+    with session.open() as ps, Bar() as bar:
+        q = ps.queue(queue)
+        while everything or sent < limit:
+            went = q.redrive(_REDRIVE_SLICE if everything else min(_REDRIVE_SLICE, limit - sent), target)
+            sent += went
+            bar("redrive", sent, 0 if everything else limit)
+            if not went:
+                break
+    return _counted(session, "redriven", queue, sent)
+
+
+@command(app, "move")
+def move(
+    session: Session,
+    queue: QueueName,
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="The queue that they go to.", autocompletion=queue_names)
+    ],
+    ids: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="ID...", help="Message ids; - reads them, or list's JSON lines, from standard input."
+        ),
+    ],
+) -> Exit:
+    """Move waiting and dead messages to another queue."""
+    wanted = list(given(ids, "id"))
+    if not wanted:
+        session.out.note("no ids were given")
+        return Exit.NOTHING
+    with session.open() as ps:
+        outcomes = ps.queue(queue).move(wanted, target)
+    session.out.rows(
+        (
+            {"id": message_id, "ok": outcome.ok, "error": wording(outcome.error) if outcome.error else None}
+            for message_id, outcome in zip(wanted, outcomes, strict=True)
+        ),
+        _MOVED,
+    )
+    return Exit.DONE if all(outcome.ok for outcome in outcomes) else Exit.NOTHING
+
+
+@command(app, "purge")
+def purge(
+    session: Session,
+    queue: QueueName,
+    state: Annotated[
+        StateName | None,
+        typer.Option("--state", "-s", help="Only this state; else what waits: delayed and ready."),
+    ] = None,
+    yes: Yes = False,
+) -> Exit:
+    """Remove messages for good."""
+    with session.open() as ps:
+        q = ps.queue(queue)
+        numbers = q.stats()
+        count = numbers.delayed + numbers.ready if state is None else getattr(numbers, state.value)
+        what = "waiting" if state is None else state.value
+        confirmed(f"Remove {count:,} {what} messages of queue {queue!r} for good?", yes)
+        removed = q.purge(None if state is None else state.value)
+    return _counted(session, "purged", queue, removed)
+
+
+def _counted(session: Session, what: str, queue: str, number: int) -> Exit:
+    if session.out.as_json:
+        session.out.object({"queue": queue, what: number})
+    session.out.say(f"{number:,} {what}, queue {queue!r}")
+    return Exit.DONE if number else Exit.NOTHING

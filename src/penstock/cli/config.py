@@ -1,0 +1,83 @@
+"""penstock config: check a configuration, and show what counts and where it comes from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.columns import field
+from penstock.cli.command import Group, command
+from penstock.cli.output import Column
+from penstock.cli.rows import Row, row
+from penstock.cli.session import Session
+from penstock.cli.text import size
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+app = typer.Typer(
+    cls=Group, no_args_is_help=True, add_completion=False, help="Check and show the configuration."
+)
+
+Target = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[FILE]", help="A penstock.yaml, folder or URL; without it, what --store would be."
+    ),
+]
+_ORIGINS = {"default": "dim", "environment": "yellow", "file": "cyan", "URL": "cyan", "folder": "cyan"}
+
+
+def _value(found: Row) -> str:
+    value = found["value"]
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    if found["key"].endswith("cache_capacity"):
+        return size(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+_COLUMNS = (
+    Column("key", field("key"), style="bold", flexible=True),
+    Column("value", _value, flexible=True),
+    Column("from", field("origin"), style=lambda found: _ORIGINS.get(found["origin"], "")),
+    Column("which", field("detail"), style="dim", flexible=True),
+)
+
+
+@command(app, "check")
+def check(session: Session, target: Target = None) -> None:
+    """Say whether a configuration can be used, and explain every value. Nothing is opened.
+
+    Exit code 2: it cannot be used.
+    """
+    name = target or session.target
+    settings = _settings(name)
+    if session.out.as_json:
+        session.out.object({"source": str(name), "ok": True, "settings": settings})
+        return
+    session.out.rows(settings, _COLUMNS)
+    queues = len({found["key"].split(".")[1] for found in settings if found["key"].startswith("queues.")})
+    session.out.say(f"{name} can be used; queues that it declares: {queues}")
+
+
+@command(app, "show")
+def show(session: Session, target: Target = None) -> None:
+    """Show the effective configuration, one key a line, and where each value comes from."""
+    session.out.rows(_settings(target or session.target), _COLUMNS)
+
+
+def _settings(target: str | Path) -> list[Row]:
+    from penstock.backends.registry import factory_of
+    from penstock.config import resolve
+    from penstock.effective import explain
+
+    config = resolve(target)
+    for backend in (config.default, *config.backends.values()):
+        factory_of(backend)  # One that nobody knows, or that is not installed, is an error.
+    return [row(setting) for setting in explain(target)]

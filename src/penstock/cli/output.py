@@ -1,0 +1,233 @@
+"""Where answers go: tables for people, one JSON object a line for programs, bytes as they are."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.cli.rows import Row
+from penstock.cli.text import neutral, neutral_block, neutral_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+#: A table is laid out by so many rows at a time, so that a long one streams in bounded memory.
+CHUNK_ROWS = 500
+FLEXIBLE_MIN_CHARS, GAP_CHARS = 8, 2
+
+
+class PipeClosed(Exception):
+    """Whoever read this output has stopped, as `head` does."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table: its title, and what it shows of a row."""
+
+    title: str
+    show: Callable[[Row], str]
+    right: bool = False
+    style: str | Callable[[Row], str] = ""
+    flexible: bool = False
+    """May be cut to make the table fit on the screen."""
+
+    def style_of(self, row: Row) -> str:
+        return self.style if isinstance(self.style, str) else self.style(row)
+
+
+class Output:
+    """Standard output and standard error, as one command uses them."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
+        self.is_terminal = sys.stdout.isatty()
+
+    # -- standard output
+
+    def rows(self, rows: Iterable[Row], columns: Sequence[Column], empty: str = "") -> int:
+        """All rows, as they come; how many there were. `empty` is said to people if there are none."""
+        total = 0
+        table = StreamedTable(self, columns)
+        for row in rows:
+            total += 1
+            table.add(row)
+        table.flush()
+        if not total and empty and not self.as_json:
+            self.note(empty)
+        return total
+
+    def record(self, row: Row, columns: Sequence[Column]) -> None:
+        """One thing, with a line for each column that has something to show."""
+        if self.as_json:
+            self.object(row)
+            return
+        shown = [(column, column.show(row)) for column in columns]
+        width = max(len(column.title) for column in columns)
+        for column, text in shown:
+            if text:
+                self._record_line(column.title.ljust(width), text, column.style_of(row))
+
+    def _record_line(self, title: str, text: str, style: str) -> None:
+        lines = neutral_block(text).expandtabs().split("\n")
+        body = f"\n{' ' * (len(title) + 2)}".join(lines)
+        if self.is_terminal:
+            from rich.text import Text
+
+            self.console().print(Text.assemble((title, "dim"), "  ", (body, style)), soft_wrap=True)
+        else:
+            self.write(f"{title}  {body}\n")
+
+    def object(self, row: Row) -> None:
+        """One JSON object on a line of its own."""
+        line = neutral_json(msgspec.json.encode(row).decode())
+        self.write(f"{line}\n")
+
+    def say(self, text: str) -> None:
+        """A sentence for people; programs read objects."""
+        if not self.as_json:
+            self.write(f"{neutral(text)}\n")
+
+    def write(self, text: str) -> None:
+        with _pipe():
+            sys.stdout.write(text)
+
+    def raw(self, contents: Iterable[bytes]) -> int:
+        """Bytes as they are, with nothing between them; how many pieces there were."""
+        pieces = 0
+        with _pipe():
+            sys.stdout.flush()
+            for content in contents:
+                sys.stdout.buffer.write(content)
+                pieces += 1
+            sys.stdout.buffer.flush()
+        return pieces
+
+    def flush(self) -> None:
+        with _pipe():
+            sys.stdout.flush()
+
+    def console(self) -> Console:
+        """Rich's view of standard output; nothing in a text counts as markup."""
+        from rich.console import Console
+
+        return Console(markup=False, emoji=False, highlight=False)
+
+    # -- standard error
+
+    def note(self, text: str) -> None:
+        """Something to know that is not the answer."""
+        sys.stdout.flush()
+        print(neutral(text), file=sys.stderr)
+
+
+class _pipe:  # noqa: N801  (reads as what it is at `with`)
+    """A closed pipe ends the command without a word."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, BrokenPipeError):
+            raise PipeClosed from None
+
+
+class StreamedTable:
+    """A table whose rows come one by one; its columns are as wide as its first rows need."""
+
+    def __init__(self, out: Output, columns: Sequence[Column]) -> None:
+        self._out = out
+        self._columns = columns
+        self._rows: list[Row] = []
+        self._widths = [len(column.title) for column in columns]
+        self._begun = False
+
+    def add(self, row: Row) -> None:
+        if self._out.as_json:
+            self._out.object(row)
+            return
+        self._rows.append(row)
+        if len(self._rows) >= CHUNK_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Show what has come so far."""
+        if self._rows:
+            if self._out.is_terminal:
+                self._print_rich()
+            else:
+                self._print_plain()
+            self._begun, self._rows = True, []
+        self._out.flush()
+
+    def _cells(self) -> Iterator[list[str]]:
+        for row in self._rows:
+            yield [neutral(column.show(row)) for column in self._columns]
+
+    def _print_plain(self) -> None:
+        from rich.cells import cell_len
+
+        lines = list(self._cells())
+        if not self._begun:
+            lines.insert(0, [column.title.upper() for column in self._columns])
+        for at in range(len(self._columns)):
+            self._widths[at] = max(self._widths[at], *(cell_len(line[at]) for line in lines))
+        for line in lines:
+            cells = (
+                " " * (width - cell_len(cell)) + cell
+                if column.right
+                else cell + " " * (width - cell_len(cell))
+                for cell, width, column in zip(line, self._widths, self._columns, strict=True)
+            )
+            self._out.write("  ".join(cells).rstrip() + "\n")
+
+    def _print_rich(self) -> None:
+        table = rich_table(self._rows, self._columns, self._widths, header=not self._begun)
+        with _pipe():
+            self._out.console().print(table)
+
+
+def rich_table(
+    rows: Sequence[Row], columns: Sequence[Column], widths: list[int] | None = None, *, header: bool = True
+) -> Table:
+    """A table for a terminal. `widths` keep later parts of one table in line with its first."""
+    from rich.cells import cell_len
+    from rich.table import Table
+    from rich.text import Text
+
+    widths = [len(column.title) for column in columns] if widths is None else widths
+    cells = [[Text(neutral(column.show(row)), column.style_of(row)) for column in columns] for row in rows]
+    for line in cells:
+        for at, cell in enumerate(line):
+            widths[at] = max(widths[at], cell_len(cell.plain))
+    table = Table(
+        box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold", show_header=header
+    )
+    for column, width in zip(columns, fitted(columns, widths), strict=True):
+        table.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            width=width,
+        )
+    for line in cells:
+        table.add_row(*line)
+    return table
+
+
+def fitted(columns: Sequence[Column], widths: Sequence[int]) -> list[int]:
+    """The widths that fit on the screen: flexible columns share what the others leave, short ones first."""
+    left = shutil.get_terminal_size().columns - GAP_CHARS * (len(columns) - 1)
+    left -= sum(width for column, width in zip(columns, widths, strict=True) if not column.flexible)
+    found = list(widths)
+    flexible = sorted((at for at, column in enumerate(columns) if column.flexible), key=lambda at: widths[at])
+    for done, at in enumerate(flexible):
+        found[at] = min(widths[at], max(FLEXIBLE_MIN_CHARS, left // (len(flexible) - done)))
+        left -= found[at]
+    return found

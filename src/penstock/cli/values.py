@@ -1,0 +1,108 @@
+"""What people type for a duration, a moment, a size, a header or a retry policy."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import typer
+
+from penstock.clock import NS_PER_S, SystemClock, to_ns
+
+if TYPE_CHECKING:
+    from penstock import Retry
+
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_PART = re.compile(_NUMBER + " ?(ms|[smhdw])")
+_UNITS_BYTES = {
+    "": 1,
+    "B": 1,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+}
+_SIZE = re.compile(r"(\d+) ?([KMG]i?B|B|)")
+#: Whole numbers from here on are nanoseconds since 1970; nobody means a duration of 30 years.
+_NANOSECONDS = 10**15
+
+
+def duration(text: str | float) -> float:
+    """Seconds from 30, 1.5s, 250ms, 10m, 2h, 7d. Typer passes a default through here too: a number."""
+    if not isinstance(text, str):
+        return text
+    if re.fullmatch(_NUMBER, text.strip()):
+        return float(text)
+    if re.fullmatch(f"(?:{_PART.pattern} *)+", text.strip()):
+        return sum(float(part[1]) * _UNITS_S[part[2]] for part in _PART.finditer(text))
+    raise typer.BadParameter(f"{text!r} is not a duration; accepted: 30, 1.5s, 250ms, 10m, 2h, 7d")
+
+
+def size(text: str | int) -> int:
+    """Bytes from 1048576, 64KiB, 1MiB, 10MB."""
+    if not isinstance(text, str):
+        return text
+    match = _SIZE.fullmatch(text.strip())
+    if not match:
+        raise typer.BadParameter(
+            f"{text!r} is not a size; accepted: bytes, or with KiB, MiB, GiB, KB, MB, GB"
+        )
+    return int(match[1]) * _UNITS_BYTES[match[2]]
+
+
+def moment(text: str) -> int:
+    """Nanoseconds since 1970 from ISO 8601 (UTC unless it says otherwise), `now`, or a duration ago."""
+    text = text.strip()
+    if text.isdecimal() and int(text) >= _NANOSECONDS:
+        return int(text)
+    if text == "now":
+        return SystemClock().now_ns()
+    if re.match(_NUMBER, text) and not re.match(r"\d{4}-", text):
+        return SystemClock().now_ns() - to_ns(duration(text))
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(
+            f"{text!r} is not a time; accepted: 2026-11-16, 2026-11-16T08:30:00Z, 15m (ago), now, nanoseconds"
+        ) from None
+    at = at.replace(tzinfo=at.tzinfo or UTC)
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * (NS_PER_S // 1_000_000)
+
+
+def headers(pairs: list[str]) -> dict[str, str]:
+    """Headers from NAME=VALUE."""
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            # The text may hold a secret: it is not repeated.
+            raise typer.BadParameter("a header has no '='; accepted: --header NAME=VALUE")
+        if name in found:
+            raise typer.BadParameter(f"header {name!r} is given twice")
+        found[name] = value
+    return found
+
+
+def retry(text: str) -> Retry:
+    """A policy from fixed:5s, exponential:1s:10m, exponential:1s:10m:exact, list:5s,1m,1h."""
+    from penstock import Retry
+
+    policy, _, rest = text.partition(":")
+    parts = rest.split(":") if rest else []
+    if policy == "fixed" and len(parts) <= 1:
+        return Retry(policy="fixed", delay_s=duration(parts[0]) if parts else 0.0)
+    if policy == "list" and len(parts) == 1:
+        return Retry(policy="list", delays_s=tuple(duration(part) for part in parts[0].split(",")))
+    if policy == "exponential" and 1 <= len(parts) <= 3 and parts[2:] in ([], ["exact"]):
+        longest_s = duration(parts[1]) if len(parts) > 1 else Retry().max_delay_s
+        return Retry(
+            policy="exponential", delay_s=duration(parts[0]), max_delay_s=longest_s, jitter=len(parts) < 3
+        )
+    raise typer.BadParameter(
+        f"{text!r} is not a retry policy; accepted: fixed:5s, exponential:1s:10m, "
+        "exponential:1s:10m:exact, list:5s,1m,1h"
+    )

@@ -1,0 +1,190 @@
+"""Finding a store, making one, and looking at it as a whole."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from penstock import Penstock
+from tests.cli.calling import Cli
+
+
+def test_init_makes_a_store_and_its_queues(bare: Cli) -> None:
+    shown = bare("init", "--queue", "emails", "-q", "jobs").out
+    assert shown == f"store {bare.store} created; queues created: emails, jobs\n"
+    assert bare.through_api(lambda ps: [queue.name for queue in ps.queues()]) == ["emails", "jobs"]
+
+
+def test_init_leaves_a_store_that_is_there_as_it_is(cli: Cli) -> None:
+    answer = cli("init", "-q", "emails", "-q", "more", "--json").object
+    assert answer == {"store": str(cli.store), "created": False, "queues_created": ["more"]}
+    assert "is there already" in cli("init").out
+
+
+def test_a_command_never_makes_a_store(bare: Cli) -> None:
+    answer = bare("stats", code=3)
+    assert answer.err == (
+        f"penstock: there is no store in {bare.store}; create it: penstock init --store {bare.store}\n"
+    )
+    assert not bare.store.exists()
+
+
+def test_a_folder_that_holds_other_things_is_not_a_store(bare: Cli) -> None:
+    bare.store.mkdir()
+    (bare.store / "letter.txt").write_text("dear all")
+    bare("queues", "list", code=3)
+    assert [path.name for path in bare.store.iterdir()] == ["letter.txt"]
+
+
+def test_the_store_is_found_by_option_then_variable_then_file_then_folder(
+    bare: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("option", "variable", "file", "penstock-data"):
+        with penstock.open(bare.folder / name) as ps:
+            ps.create_queue(f"q-{name}")
+
+    def found(*arguments: str) -> list[str]:
+        return [queue["name"] for queue in bare("queues", "list", "--json", *arguments).objects]
+
+    assert found() == ["q-penstock-data"]
+    (bare.folder / "penstock.yaml").write_text("storage: {path: file}")
+    assert found() == ["q-file"]
+    monkeypatch.setenv("PENSTOCK_STORE", "rocksdb:./variable")
+    assert found() == ["q-variable"]
+    assert found("--store", "option") == ["q-option"]
+    assert [q["name"] for q in bare("--store", "option", "--json", "queues", "list").objects] == ["q-option"]
+    monkeypatch.setenv("PENSTOCK_STORE", "")
+    assert found() == ["q-file"]
+
+
+def test_info_shows_engine_place_and_what_it_can(cli: Cli) -> None:
+    shown = cli("info").out
+    assert f"Penstock {penstock.__version__}" in shown
+    assert str(cli.store) in shown
+    assert "atomic_ack" in shown
+    found = cli("info", "--json").object
+    assert found["version"] == penstock.__version__
+    (backend,) = found["backends"]
+    assert (backend["name"], backend["engine"], backend["durability"]) == ("default", "rocksdb", "os")
+    assert backend["capabilities"]["fifo"] is True
+
+
+def test_health_is_an_exit_code(cli: Cli) -> None:
+    assert cli("health").out == "status   healthy\n"
+    assert cli("health", "--json").object == {"status": "healthy", "reasons": {}}
+
+    def hold_back(ps: Penstock) -> None:
+        queue = ps.queue("emails")
+        queue.cursor("archive", required=True)
+        queue.enqueue(b"")
+        queue.ack([queue.lease()[0].receipt])
+
+    cli.through_api(hold_back)
+    answer = cli("health", code=1)
+    assert "degraded" in answer.out
+    assert "hold back 1 bodies" in answer.out
+    assert cli("health", "--json", code=1).object["reasons"]["default"]
+
+
+def test_health_of_a_store_that_has_stopped_is_3(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    from penstock.penstock import Health
+
+    monkeypatch.setattr(Penstock, "health", lambda self: Health("unhealthy", {"default": ["it stopped"]}))
+    assert "it stopped" in cli("health", code=3).out
+
+
+def test_stats_of_all_queues_and_of_one(cli: Cli) -> None:
+    cli("enqueue", "emails", "hello")
+    cli("enqueue", "emails", "later", "--delay", "1h")
+    header, line = cli("stats").lines
+    assert header.split()[:6] == ["QUEUE", "READY", "DELAYED", "LEASED", "DEAD", "DONE"]
+    assert line.split()[:6] == ["emails", "1", "1", "0", "0", "0"]
+    found = cli("stats", "--json").object
+    assert (found["queue"], found["ready"], found["delayed"], found["durability"]) == ("emails", 1, 1, "os")
+    assert "events 1 to 2" in cli("stats", "emails").out
+    assert cli("stats", "emails", "--json").object["last_seq"] == 2
+
+
+def test_stats_of_a_store_without_queues_says_what_to_do(bare: Cli) -> None:
+    bare("init")
+    answer = bare("stats")
+    assert (answer.out, answer.err) == ("", "no queues yet; create one: penstock queues create NAME\n")
+    assert bare("stats", "--json").raw == b""
+
+
+def test_check_of_a_sound_store(cli: Cli) -> None:
+    cli("enqueue", "emails", "hello")
+    assert "1 queues, 1 messages, 2 events: everything fits" in cli("check").out
+    found = cli("check", "--json").object
+    assert (found["ok"], found["messages"], found["problems"]) == (True, 1, [])
+
+
+def test_config_check_explains_where_each_value_comes_from(
+    bare: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (bare.folder / "penstock.yaml").write_text(
+        "storage: {path: ./here, interval_ms: 20}\nqueues: {emails: {lease_s: 60}}\n"
+    )
+    monkeypatch.setenv("PENSTOCK_STORAGE_DURABILITY", "os")
+    found = bare("config", "check", "--json").object
+    settings = {item["key"]: (item["value"], item["origin"], item["detail"]) for item in found["settings"]}
+    assert settings["storage.path"] == (str(bare.folder / "here"), "file", "penstock.yaml")
+    assert settings["storage.durability"] == ("os", "environment", "PENSTOCK_STORAGE_DURABILITY")
+    assert settings["storage.engine"] == ("rocksdb", "default", "")
+    assert settings["queues.emails.lease_s"] == (60.0, "file", "penstock.yaml")
+    shown = bare("config", "check").lines
+    assert shown[-1] == "penstock.yaml can be used; queues that it declares: 1"
+    assert not (bare.folder / "here").exists()
+
+
+def test_config_show_is_one_key_a_line(cli: Cli) -> None:
+    found = cli("config", "show", "--json").objects
+    assert {
+        "key": "storage.path",
+        "value": str(cli.store),
+        "origin": "folder",
+        "detail": "penstock-data",
+    } in found
+    assert "storage.durability" in cli("config", "show").out
+
+
+def test_a_configuration_that_cannot_be_used_is_named_and_is_2(bare: Cli) -> None:
+    (bare.folder / "bad.yaml").write_text("storage: {durabilty: os}")
+    answer = bare("config", "check", "bad.yaml", code=2)
+    assert answer.err.startswith("penstock: bad.yaml: storage.durabilty is not known; accepted: engine, path")
+    (bare.folder / "far.yaml").write_text('backends: {far: {url: "gopher://x"}}')
+    assert "'gopher' is not known" in bare("config", "check", "far.yaml", code=2).err
+
+
+def test_secrets_are_masked(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    from penstock.backends import registry
+
+    monkeypatch.setitem(registry.BUILT_IN, "redis+lists", registry.BUILT_IN["memory"])
+    monkeypatch.setenv("REDIS_PASSWORD", "hunter2")
+    (bare.folder / "penstock.yaml").write_text(
+        'backends: {fast: {url: "redis+lists://me:hunter2@host/0?token=hunter2", '
+        'password: "${REDIS_PASSWORD}"}}'
+    )
+    for form in ([], ["--json"]):
+        shown = bare("config", "check", *form).out + bare("config", "show", *form).out
+        assert "hunter2" not in shown
+        assert "***" in shown
+
+
+def test_bench_measures_a_store_of_its_own_and_leaves_nothing(bare: Cli) -> None:
+    found = bare("bench", "--messages", "40", "--batch", "20", "--durability", "os", "--json").objects
+    assert [item["operation"] for item in found] == ["enqueue", "lease", "ack"]
+    assert {(item["durability"], item["batch"], item["calls"]) for item in found} == {("os", 20, 2)}
+    assert all(item["per_s"] > 0 for item in found)
+    assert list(bare.folder.iterdir()) == []
+
+
+def test_bench_on_a_given_store_leaves_its_queues_alone(cli: Cli) -> None:
+    shown = cli("bench", "-n", "10", "--batch", "5", "--store", str(cli.store)).out
+    assert "MESSAGES/S" in shown
+    assert cli.through_api(lambda ps: [queue.name for queue in ps.queues()]) == ["emails"]
+    cli("bench", "--store", str(cli.store), "--durability", "os", code=2)
+
+
+def test_demo_passes_its_options_on(bare: Cli) -> None:
+    assert bare("demo", "--messages", "0", code=2).out == ""
