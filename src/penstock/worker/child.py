@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import signal
@@ -57,9 +58,11 @@ class Child:
 
     def _listen(self) -> None:
         frames = Frames()
-        while received := self._parent.recv(RECEIVED_BYTES):
-            for body in frames.feed(received):
-                self._hear(to_child(body))
+        # A parent that was killed may leave an error instead of an end: answers that it had not read.
+        with contextlib.suppress(ConnectionError):
+            while received := self._parent.recv(RECEIVED_BYTES):
+                for body in frames.feed(received):
+                    self._hear(to_child(body))
         if self._context is not None:
             # The parent is gone, its lease will run out, and another will do this work: all of it ends here.
             os.killpg(0, signal.SIGKILL)

@@ -144,10 +144,13 @@ def load(reference: str) -> Callable[..., Any]:
 def reference_to(handler: Callable[..., Any]) -> str:
     """`module:function`, by which another process finds the same function."""
     module, name = getattr(handler, "__module__", None), getattr(handler, "__qualname__", None)
+    found: Any = sys.modules.get(module or "")
+    for part in (name or "").split("."):
+        found = getattr(found, part, None)
     if module == "__main__":
-        spec = getattr(sys.modules["__main__"], "__spec__", None)
-        module = None if spec is None else spec.name
-    if module is None or name is None or "<" in name:
+        # Under `python -m` it has another name, by which it can be imported; a script has none.
+        module = getattr(sys.modules["__main__"].__spec__, "name", None)
+    if module is None or found is not handler:
         raise InvalidConfig(
             f"handler {name or type(handler).__name__!r} cannot be imported by another process; "
             "put it at the top level of a module of its own, or use mode='threads'"

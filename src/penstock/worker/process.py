@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -46,6 +47,11 @@ class Process:
     def sources(self) -> list[socket.socket | int]:
         """What to wait on for news of it."""
         return [self._line] if self.death is None else [self._line, self.death]
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is known to have ended. Its exit status stays to be asked for."""
+        return self.death is not None and bool(select.select([self.death], [], [], 0)[0])
 
     def send(self, frame: ToChild) -> None:
         """A process that is gone does not hear it; whoever waits for news of it finds that out."""

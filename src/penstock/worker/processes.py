@@ -76,7 +76,8 @@ class ProcessRunner:
         place = self._places[job.slot]
         with self._lock:
             process, place.job = place.process, job
-            place.sent = process is not None and process.ready
+            # One that has just died must not cost this job an attempt: it waits for the next process.
+            place.sent = process is not None and process.ready and not process.ended
         if place.sent and process is not None:
             process.send(Work.of(job.deliveries))
 
@@ -106,9 +107,12 @@ class ProcessRunner:
         for process in processes:
             process.send(Stopping())
 
-    def pids(self) -> dict[int, int]:
+    def pids(self) -> dict[int, int | None]:
         with self._lock:
-            return {place.slot: place.process.pid for place in self._places if place.process is not None}
+            return {
+                place.slot: place.process.pid if place.process is not None and place.process.ready else None
+                for place in self._places
+            }
 
     def close(self) -> None:
         self._closing = True

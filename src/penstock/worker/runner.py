@@ -35,8 +35,8 @@ class Runner(Protocol):
         """The same of the worker's stop."""
         ...
 
-    def pids(self) -> dict[int, int]:
-        """The process of each slot that has one."""
+    def pids(self) -> dict[int, int | None]:
+        """For each slot that has a process of its own: its number, or None until it is ready."""
         ...
 
     def close(self) -> None:

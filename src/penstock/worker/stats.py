@@ -31,10 +31,13 @@ _COUNTED: dict[str, str] = {
 
 
 class SlotStats(msgspec.Struct, frozen=True, kw_only=True):
-    """One place for a handler call. `overdue`: past its time limit, or lost, and still running."""
+    """One place for a handler call.
+
+    `overdue`: past its time limit, or lost, and still running. `starting`: its process is not ready yet.
+    """
 
     slot: int
-    doing: Literal["idle", "running", "overdue"]
+    doing: Literal["idle", "running", "overdue", "starting"]
     queue: str = ""
     message_id: str = ""
     messages: int = 0
@@ -126,7 +129,10 @@ class Tally:
         return ended / over_s if over_s > 0 else 0.0
 
 
-def slot_stats(slot: int, job: Job | None, now_ns: int, pid: int | None) -> SlotStats:
+def slot_stats(slot: int, job: Job | None, now_ns: int, pids: dict[int, int | None]) -> SlotStats:
+    pid = pids.get(slot)
+    if pid is None and slot in pids:
+        return SlotStats(slot=slot, doing="starting")
     if job is None or job.started_at_ns is None:
         return SlotStats(slot=slot, doing="idle", pid=pid)
     first = job.deliveries[0]

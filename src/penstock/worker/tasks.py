@@ -68,7 +68,7 @@ class TaskRunner:
     def tell_stopping(self) -> None:
         pass
 
-    def pids(self) -> dict[int, int]:
+    def pids(self) -> dict[int, int | None]:
         return {}
 
     def close(self) -> None:

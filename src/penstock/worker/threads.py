@@ -55,7 +55,7 @@ class ThreadRunner:
     def tell_stopping(self) -> None:
         pass
 
-    def pids(self) -> dict[int, int]:
+    def pids(self) -> dict[int, int | None]:
         return {}
 
     def close(self) -> None:

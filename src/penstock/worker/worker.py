@@ -152,8 +152,7 @@ class Worker:
         options, counts, now_ns = self._options, self._tally.counts(), self._clock.now_ns()
         in_slots, pids = self._hand.in_slots(), self._runner.pids()
         slots = tuple(
-            slot_stats(slot, in_slots.get(slot), now_ns, pids.get(slot))
-            for slot in range(options.concurrency)
+            slot_stats(slot, in_slots.get(slot), now_ns, pids) for slot in range(options.concurrency)
         )
         return WorkerStats(
             state=self._state,
@@ -269,7 +268,7 @@ class Worker:
         with self._lock:
             if self._state == "new":
                 self._state = "stopped"
-            elif self._stopper is None:
+            elif self._state == "running":
                 self._state = "stopping"
                 wait_s = self._options.stop_timeout_s if timeout_s is None else timeout_s
                 self._stopper = threading.Thread(
