@@ -79,7 +79,7 @@ class ProcessRunner:
             # One that has just died must not cost this job an attempt: it waits for the next process.
             place.sent = process is not None and process.ready and not process.ended
         if place.sent and process is not None:
-            process.send(Work.of(job.deliveries))
+            process.send(Work(job.deliveries))
 
     def abandon(self, job: Job) -> None:
         assert job.slot is not None
@@ -178,7 +178,7 @@ class ProcessRunner:
             process.ready, place.bereft, place.sent = True, None, job is not None
             first, place.opened = not place.opened, True
         if job is not None:
-            process.send(Work.of(job.deliveries))
+            process.send(Work(job.deliveries))
         elif bereft is not None:
             self._hand.end(bereft)
         elif first:

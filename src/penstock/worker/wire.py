@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 from penstock.message import Delivery
 from penstock.worker.verdict import Verdict
 
 _LENGTH_BYTES = 4
-_LOW = (1 << 64) - 1
-_FIELDS = Delivery.__struct_fields__
 
 
 class Begin(msgspec.Struct, tag="begin", frozen=True):
@@ -22,26 +18,9 @@ class Begin(msgspec.Struct, tag="begin", frozen=True):
 
 
 class Work(msgspec.Struct, tag="work", frozen=True):
-    """Call the handler with these: their fields, the token as two numbers of the 64 bits that msgpack has."""
+    """Call the handler with these."""
 
-    rows: list[tuple[Any, ...]]
-
-    @classmethod
-    def of(cls, deliveries: list[Delivery]) -> Work:
-        return cls([_row(*msgspec.structs.astuple(delivery)) for delivery in deliveries])
-
-    @property
-    def deliveries(self) -> list[Delivery]:
-        return [_delivery(*row) for row in self.rows]
-
-
-def _row(raw_id: bytes, token: int, *rest: Any) -> tuple[Any, ...]:
-    return (raw_id, token >> 64, token & _LOW, *rest)
-
-
-def _delivery(raw_id: bytes, high: int, low: int, *rest: Any) -> Delivery:
-    fields = dict(zip(_FIELDS, (raw_id, high << 64 | low, *rest), strict=True))
-    return Delivery(**{**fields, "throttle_keys": tuple(fields["throttle_keys"])})
+    deliveries: list[Delivery]
 
 
 class Lost(msgspec.Struct, tag="lost", frozen=True):
