@@ -30,6 +30,7 @@ from penstock.penstock import Penstock, open
 from penstock.queue import Queue
 from penstock.settings import QueueSettings, Retry
 from penstock.version import __version__
+from penstock.worker import Reject, RetryLater, Worker
 
 __all__ = [
     "BackendNotInstalled",
@@ -61,7 +62,9 @@ __all__ = [
     "QueueAlreadyExists",
     "QueueNotFound",
     "QueueSettings",
+    "Reject",
     "Retry",
+    "RetryLater",
     "StaleReceipt",
     "State",
     "StorageCorrupt",
@@ -71,6 +74,7 @@ __all__ = [
     "SystemClock",
     "Unauthorized",
     "Unsupported",
+    "Worker",
     "__version__",
     "open",
 ]
