@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 
 import msgspec
 
@@ -41,12 +41,29 @@ class Admin:
     def load(self) -> None:
         """Read every queue's settings; their numbers are read when they are first used."""
         engine = self._engine
+        prefix = keys.meta(Meta.QUEUE)
+        stored = [
+            unpacked(raw, _decode_queue, "queue")
+            for _, raw in engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix))
+        ]
+        known = dict(engine.by_qid)
         engine.queues.clear()
         engine.by_qid.clear()
-        prefix = keys.meta(Meta.QUEUE)
-        for _, raw in engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix)):
-            row = unpacked(raw, _decode_queue, "queue")
-            self._adopt(QueueState(row.qid, row.settings, engine.lock))
+        for row in stored:
+            q = known.get(row.qid) or QueueState(row.qid, row.settings, engine.lock)
+            q.settings = row.settings
+            self._adopt(q)
+
+    def change(self, change: Callable[[], None]) -> None:
+        """Create, update, delete or replace; after an interrupt, what is known is what is stored."""
+        with self._engine.lock:
+            try:
+                change()
+            except Exception:
+                raise
+            except BaseException:
+                self._engine.read_anew(self.load)
+                raise
 
     def settings(self) -> list[QueueSettings]:
         with self._engine.lock:

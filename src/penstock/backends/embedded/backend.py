@@ -6,8 +6,7 @@ import contextlib
 import logging
 import random
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -128,19 +127,19 @@ class EmbeddedBackend:
     # -- queues ---------------------------------------------------------------------------------
 
     def create_queue(self, settings: QueueSettings) -> None:
-        self._engine.durably(lambda: self._admin.create(settings))
+        self._engine.durably(lambda: self._admin.change(lambda: self._admin.create(settings)))
 
     def update_queue(self, settings: QueueSettings) -> None:
-        self._engine.durably(lambda: self._admin.update(settings))
+        self._engine.durably(lambda: self._admin.change(lambda: self._admin.update(settings)))
 
     def delete_queue(self, name: str) -> None:
-        self._engine.durably(lambda: self._admin.delete(name))
+        self._engine.durably(lambda: self._admin.change(lambda: self._admin.delete(name)))
         # The queue is gone; its rows are housekeeping, and a failure there is left to the sweep.
         with contextlib.suppress(StorageError):
             self._bulk.resume(slices=1)
 
     def replace_queues(self, settings: Sequence[QueueSettings]) -> None:
-        self._engine.durably(lambda: self._admin.replace(settings))
+        self._engine.durably(lambda: self._admin.change(lambda: self._admin.replace(settings)))
 
     def queues(self) -> list[QueueSettings]:
         return self._admin.settings()
@@ -276,13 +275,15 @@ class EmbeddedBackend:
 
     def get_many(self, queue: str, ids: Sequence[str]) -> list[Message | None]:
         raw_ids = [parse_id(text) for text in ids]
-        with self._looking(queue) as q:
+        with self._engine.lock:
+            q = self._as_time_left_it(queue)
             return reads.get_many(self._engine, q, raw_ids)
 
     def peek(self, queue: str, limit: int, offset: int) -> list[Message]:
         check_count(limit, "limit")
         check_count(offset, "offset")
-        with self._looking(queue) as q:
+        with self._engine.lock:
+            q = self._as_time_left_it(queue)
             return reads.peek(self._engine, q, limit, offset)
 
     def page(self, queue: str, state: str, fairness_key: str | None, after: str | None, limit: int) -> Page:
@@ -291,16 +292,19 @@ class EmbeddedBackend:
         check_count(limit, "limit")
         if fairness_key is not None and not isinstance(fairness_key, str):
             raise InvalidMessage(f"fairness_key must be a str, not {type(fairness_key).__name__}")
-        with self._looking(queue) as q:
+        with self._engine.lock:
+            q = self._as_time_left_it(queue)
             return reads.page(self._engine, q, checked_state(state), fairness_key, after, limit)
 
     def stats(self, queue: str) -> QueueStats:
-        with self._looking(queue) as q:
+        with self._engine.lock:
+            q = self._as_time_left_it(queue)
             return reads.stats(self._engine, q)
 
     def due(self, since_ns: int, until_ns: int | None, limit: int, after: str | None) -> list[DueItem]:
         check_count(limit, "limit")
-        with self._usable():
+        with self._engine.lock:
+            self._engine.check_usable()
             apply_waiting(self._engine)
             return reads.due(self._engine, since_ns, until_ns, limit, after)
 
@@ -309,7 +313,8 @@ class EmbeddedBackend:
     def events(self, queue: str, after: int, limit: int) -> list[Event]:
         check_count(after, "after")
         check_count(limit, "limit")
-        with self._looking(queue) as q:
+        with self._engine.lock:
+            q = self._as_time_left_it(queue)
             return history.events(self._engine, q, after, limit) if limit else []
 
     def open_cursor(self, queue: str, name: str, required: bool) -> CursorInfo:
@@ -318,7 +323,8 @@ class EmbeddedBackend:
 
     def read_cursor(self, queue: str, name: str, limit: int) -> list[Event]:
         check_count(limit, "limit")
-        with self._looking(queue) as q:
+        with self._engine.lock:
+            q = self._as_time_left_it(queue)
             return history.read_cursor(self._engine, q, name, limit) if limit else []
 
     def commit_cursor(self, queue: str, name: str, seq: int) -> None:
@@ -328,7 +334,8 @@ class EmbeddedBackend:
         self._change(queue, lambda txn, q: history.drop_cursor(txn, q, name))
 
     def cursors(self, queue: str) -> list[CursorInfo]:
-        with self._looking(queue) as q:
+        with self._engine.lock:
+            q = self._as_time_left_it(queue)
             rows = history.cursors(self._engine, q)
             return [CursorInfo(name, row.position, row.required) for name, row in rows.items()]
 
@@ -336,15 +343,18 @@ class EmbeddedBackend:
         return self._engine.durably(lambda: self._worlds.append(world, entries))
 
     def scan_entries(self, world: str, **filters: Any) -> list[Entry]:
-        with self._usable():
+        with self._engine.lock:
+            self._engine.check_usable()
             return self._worlds.scan(world, **filters)
 
     def get_entries(self, ids: Sequence[str]) -> list[Entry | None]:
-        with self._usable():
+        with self._engine.lock:
+            self._engine.check_usable()
             return self._worlds.get(ids)
 
     def world_stats(self, world: str) -> dict[str, int]:
-        with self._usable():
+        with self._engine.lock:
+            self._engine.check_usable()
             return self._worlds.stats(world)
 
     def configure_world(self, world: str, retention_s: float | None, max_bytes: int | None) -> None:
@@ -358,7 +368,7 @@ class EmbeddedBackend:
             raise InvalidMessage(f"state value must be bytes, {MAX_PAYLOAD_BYTES} at most")
 
         def command() -> None:
-            with self._engine.transaction() as txn:
+            with self._engine.lock, self._engine.transaction() as txn:
                 txn.changed = True
                 txn.put(row_key, MARK + value, self._engine.meta)
 
@@ -366,7 +376,8 @@ class EmbeddedBackend:
 
     def get_state(self, key: str) -> bytes | None:
         row_key = keys.meta(Meta.USER_STATE, checked_name(key, "state key"))
-        with self._usable():
+        with self._engine.lock:
+            self._engine.check_usable()
             raw = self._engine.kv.get(row_key, self._engine.meta)
         return None if raw is None else raw[1:]
 
@@ -374,7 +385,7 @@ class EmbeddedBackend:
         row_key = keys.meta(Meta.USER_STATE, checked_name(key, "state key"))
 
         def command() -> None:
-            with self._engine.transaction() as txn:
+            with self._engine.lock, self._engine.transaction() as txn:
                 txn.changed = True
                 txn.delete(row_key, self._engine.meta)
 
@@ -409,7 +420,8 @@ class EmbeddedBackend:
         return BackendHealth("degraded" if reasons else "healthy", reasons)
 
     def check(self) -> CheckReport:
-        with self._usable():
+        with self._engine.lock:
+            self._engine.check_usable()
             return Checker(self._engine, self._worlds).run()
 
     def sweep(self, budget: int) -> int:
@@ -445,20 +457,13 @@ class EmbeddedBackend:
         """One atomic change of a queue, durable when this returns."""
 
         def command() -> T:
-            with self._engine.transaction() as txn:
+            with self._engine.lock, self._engine.transaction() as txn:
                 return change(txn, self._engine.queue(queue))
 
         return self._engine.durably(command)
 
-    @contextmanager
-    def _looking(self, queue: str) -> Iterator[QueueState]:
-        """The queue, as the passing of time has left it."""
-        with self._usable():
-            apply_waiting(self._engine)
-            yield self._engine.queue(queue)
-
-    @contextmanager
-    def _usable(self) -> Iterator[None]:
-        with self._engine.lock:
-            self._engine.check_usable()
-            yield
+    def _as_time_left_it(self, queue: str) -> QueueState:
+        """The queue, for a look at it with the lock held."""
+        self._engine.check_usable()
+        apply_waiting(self._engine)
+        return self._engine.queue(queue)

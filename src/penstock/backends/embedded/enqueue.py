@@ -70,7 +70,7 @@ class Enqueuer:
         self._common: dict[tuple[str, int, int, bool], _Common] = {}
 
     def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
-        with self._engine.transaction() as txn:
+        with self._engine.lock, self._engine.transaction() as txn:
             q = self._engine.queue(queue)
             return self._enqueue(txn, q, messages) if messages else []
 
@@ -183,7 +183,7 @@ class Enqueuer:
                         break
                     seen.add(raw_id)
                 end += 1
-            with self._engine.transaction() as txn:
+            with self._engine.lock, self._engine.transaction() as txn:
                 q = self._engine.queue(queue)
                 results += [self._upsert(txn, q, m) for m in messages[at:end]]
             at = end

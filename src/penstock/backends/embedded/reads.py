@@ -150,7 +150,11 @@ def _due_position(after: str | None) -> tuple[int, int, int, bytes] | None:
 
 def stats(engine: Engine, q: QueueState) -> QueueStats:
     now_ns, c = engine.clock.now_ns(), q.counters
-    oldest_ns = q.ready.oldest_order_ns() if c.counts[StateCode.READY] else None
+    try:
+        oldest_ns = q.ready.oldest_order_ns() if c.counts[StateCode.READY] else None
+    except BaseException:
+        q.unload()  # Half of what it found may be noted.
+        raise
     enqueue_rate, ack_rate, fail_rate = q.rates.per_second(now_ns)
     delayed, ready, leased, done, dead = c.counts
     return QueueStats(

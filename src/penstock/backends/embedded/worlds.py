@@ -64,7 +64,7 @@ class Worlds:
             if not isinstance(entry, Entry):
                 raise InvalidMessage(f"an entry must be an Entry, not {type(entry).__name__}")
             check_entry(entry)
-        with self._engine.transaction() as txn:
+        with self._engine.lock, self._engine.transaction() as txn:
             return self.append_in(txn, world, entries)
 
     def append_in(self, txn: Transaction, world: str, entries: Sequence[Entry]) -> list[str]:
@@ -152,7 +152,7 @@ class Worlds:
         """What the sweep keeps of a world; everything, unless this says otherwise."""
         key = keys.meta(Meta.WORLD, checked_name(world, "world name"))
         limits = world_limits(retention_s, max_bytes)
-        with self._engine.transaction() as txn:
+        with self._engine.lock, self._engine.transaction() as txn:
             txn.changed = True
             raw = self._engine.kv.get(key, self._engine.meta)
             # Whatever limits it has now, they are replaced: they need not be sound.
