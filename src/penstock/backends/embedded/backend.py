@@ -19,7 +19,7 @@ from penstock.backends.embedded.bulk import Bulk
 from penstock.backends.embedded.check import Checker
 from penstock.backends.embedded.engine import Durability, Engine, Transaction
 from penstock.backends.embedded.enqueue import Enqueuer
-from penstock.backends.embedded.housekeeper import Housekeeper
+from penstock.backends.embedded.housekeeper import housekeepers
 from penstock.backends.embedded.keys import Due, Meta, StateCode
 from penstock.backends.embedded.lookup import CODES
 from penstock.backends.embedded.queue_state import QueueState
@@ -106,7 +106,7 @@ class EmbeddedBackend:
             len(self._engine.queues),
         )
         # Where time is injected, so is the moment of every sweep: the caller's.
-        self._housekeeper = None if clock else Housekeeper(self, interval_ms / 1000)
+        self._housekeepers = [] if clock else housekeepers(self, interval_ms / 1000)
 
     def _verify_format(self) -> None:
         """The format row is the first thing read of a store, and the first thing written to a new one."""
@@ -435,8 +435,8 @@ class EmbeddedBackend:
         if self._closed.is_set() or self._engine.inherited:
             return
         self._closed.set()
-        if self._housekeeper is not None:
-            self._housekeeper.join()
+        for thread in self._housekeepers:
+            thread.join()
         with self._engine.lock:
             if self._engine.stopped is None:
                 self._engine.stop(StorageError("it was closed"))
