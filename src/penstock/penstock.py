@@ -21,7 +21,7 @@ from penstock.config import Config
 from penstock.errors import InvalidConfig, InvalidMessage, QueueAlreadyExists, QueueNotFound, Unsupported
 from penstock.event import Entry
 from penstock.journal import Journal, Moment, UserState, moment_ns
-from penstock.message import DueItem
+from penstock.message import DueItem, checked_batch
 from penstock.queue import Queue
 from penstock.settings import QueueSettings, queue_settings
 from penstock.version import __version__
@@ -154,7 +154,7 @@ class Penstock:
 
     def get_entries(self, ids: Sequence[str]) -> list[Entry | None]:
         """Entries by id, whichever world they are in; None for what is not there."""
-        return list(self._default.get_entries(ids))
+        return list(self._default.get_entries(checked_batch(ids, "ids")))
 
     # -- the system
 
