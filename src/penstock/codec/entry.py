@@ -42,9 +42,16 @@ def check_entry(entry: Entry) -> None:
     if vector is not None and not (
         isinstance(vector, list | tuple)
         and 1 <= len(vector) <= MAX_VECTOR
-        and all(isinstance(x, int | float) and math.isfinite(x) for x in vector)
+        and all(_is_finite(x) for x in vector)
     ):
         raise InvalidMessage(f"entry vector must be 1 to {MAX_VECTOR} finite numbers, or None")
+
+
+def _is_finite(number: object) -> bool:
+    try:
+        return isinstance(number, int | float) and math.isfinite(number)
+    except OverflowError:  # A whole number beyond every float.
+        return False
 
 
 def encode_entries(entries: list[Entry], ids: list[bytes], first_seq: int, at_ns: int, vectors: int) -> bytes:

@@ -18,7 +18,7 @@ from penstock.backends.embedded.rows import decode_state
 from penstock.clock import NS_PER_S
 from penstock.errors import InvalidMessage, StorageCorrupt
 from penstock.kv.base import Row
-from penstock.message import DueItem, Message, Page, State, format_id
+from penstock.message import MAX_COUNT, DueItem, Message, Page, State, format_id
 
 log = logging.getLogger("penstock")
 
@@ -45,7 +45,7 @@ def _sound(engine: Engine, q: QueueState, raw_ids: Sequence[bytes]) -> list[Mess
 
 
 def peek(engine: Engine, q: QueueState, limit: int, offset: int) -> list[Message]:
-    rows = itertools.islice(q.ready.scan(None), offset, offset + limit)
+    rows = itertools.islice(q.ready.scan(None), offset, min(offset + limit, MAX_COUNT))
     return _sound(engine, q, [row[0][-16:] for row in rows])
 
 
