@@ -8,7 +8,7 @@ from datetime import datetime
 from penstock.backends.base import QueueBackend
 from penstock.errors import InvalidMessage
 from penstock.event import Entry, Event
-from penstock.message import check_count, checked_batch, checked_name
+from penstock.message import MAX_COUNT, check_count, checked_batch, checked_name
 
 Moment = int | datetime | None
 
@@ -20,16 +20,23 @@ def moment_ns(value: Moment, name: str) -> int | None:
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise InvalidMessage(f"{name} is a datetime without a timezone; add one, such as UTC")
-        return round(value.timestamp() * 1_000_000) * 1000
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidMessage(f"{name} is {value!r:.40}; accepted: nanoseconds, or an aware datetime")
-    return value
+        since_1970 = max(0, round(value.timestamp() * 1_000_000) * 1000)
+    else:
+        since_1970 = value
+    if isinstance(value, bool) or not isinstance(since_1970, int) or not 0 <= since_1970 <= MAX_COUNT:
+        raise InvalidMessage(
+            f"{name} is {value!r:.60}; accepted: nanoseconds, or an aware datetime, up to the year 2262"
+        )
+    return since_1970
 
 
 def check_names(names: Collection[str], what: str) -> None:
     """A str would be searched for its letters: one name must be in a list too."""
     if isinstance(names, str | bytes) or not isinstance(names, Collection):
         raise InvalidMessage(f"{what} must be a list of names, not {type(names).__name__}")
+    for name in names:
+        if not isinstance(name, str):
+            raise InvalidMessage(f"{what} must be names, not {type(name).__name__}")
 
 
 class Journal:

@@ -24,6 +24,8 @@ MAX_WEIGHT = 1000
 MAX_PRIORITY = 9
 DEFAULT_PRIORITY = 4
 MAX_THROTTLE_KEYS = 16
+#: Of counts, of positions in a journal, and of times in nanoseconds (the year 2262).
+MAX_COUNT = 2**63 - 1
 OWNED_HEADER_PREFIX = "penstock-"
 
 
@@ -287,5 +289,5 @@ def checked_batch(items: Sequence[T], name: str) -> Sequence[T]:
 
 
 def check_count(value: int, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise InvalidMessage(f"{name} is {value!r:.40}; accepted: whole numbers from 0")
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
+        raise InvalidMessage(f"{name} is {value!r:.40}; accepted: whole numbers from 0 to 2**63 - 1")

@@ -20,7 +20,7 @@ from penstock.config import Config
 from penstock.errors import InvalidConfig, InvalidMessage, QueueAlreadyExists, QueueNotFound, Unsupported
 from penstock.event import Entry
 from penstock.journal import Journal, Moment, UserState, moment_ns
-from penstock.message import DueItem
+from penstock.message import MAX_COUNT, DueItem, checked_batch
 from penstock.queue import Queue
 from penstock.settings import QueueSettings, queue_settings
 from penstock.version import __version__
@@ -151,7 +151,7 @@ class Penstock:
 
     def get_entries(self, ids: Sequence[str]) -> list[Entry | None]:
         """Entries by id, whichever world they are in; None for what is not there."""
-        return list(self._default.get_entries(ids))
+        return list(self._default.get_entries(checked_batch(ids, "ids")))
 
     # -- the system
 
@@ -161,7 +161,7 @@ class Penstock:
         """What falls due, across queues, earliest first; pass the last item's `position` as `after`."""
         since_ns, until_ns = moment_ns(since, "since") or 0, moment_ns(until, "until")
         # Items of one time go by backend: those before the one that the position is of are through.
-        at_name, at_ns, position = _due_position(after)
+        at_name, at_ns, position = self._due_position(after)
         found, passed = [], after is not None
         for name, backend in self._backends.items():
             here = name == at_name
@@ -215,9 +215,18 @@ class Penstock:
     def _backend(self, name: str) -> QueueBackend:
         try:
             return self._backends[name]
-        except KeyError:
+        except (KeyError, TypeError):
             known = ", ".join(self._backends)
             raise InvalidConfig(f"backend {name!r} is not configured; configured: {known}") from None
+
+    def _due_position(self, after: str | None) -> tuple[str, int, str | None]:
+        """(backend, time, the backend's own position)"""
+        if after is None:
+            return "", 0, None
+        name, at_ns, position = ("@@" + str(after)).rsplit("@", 2)
+        if name[2:] not in self._backends or not at_ns.isdecimal() or int(at_ns) > MAX_COUNT:
+            raise InvalidMessage(f"after {after!r:.60} is not the position of a due item")
+        return name[2:], int(at_ns), position
 
     def _home(self, name: str) -> QueueBackend:
         for backend in self._backends.values():
@@ -255,21 +264,13 @@ def _with_backend(item: DueItem, name: str) -> DueItem:
     return msgspec.structs.replace(item, position=f"{name}@{item.at_ns}@{item.position}")
 
 
-def _due_position(after: str | None) -> tuple[str, int, str | None]:
-    """(backend, time, the backend's own position)"""
-    if after is None:
-        return "", 0, None
-    name, at_ns, position = ("@@" + str(after)).rsplit("@", 2)
-    if not at_ns.isdecimal():
-        raise InvalidMessage(f"after {after!r:.60} is not the position of a due item")
-    return name[2:], int(at_ns), position
-
-
 def _settings(queue: QueueSettings | dict[str, Any] | str) -> QueueSettings:
     if isinstance(queue, QueueSettings):
         queue = msgspec.structs.asdict(queue)
     if isinstance(queue, str):
         return queue_settings(queue, {})
+    if not isinstance(queue, dict):
+        raise InvalidConfig(f"replace_queues takes names, dicts or settings, not {type(queue).__name__}")
     values = dict(queue)
     if "name" not in values:
         raise InvalidConfig("a queue in replace_queues has no name")

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from penstock.backends.base import CursorInfo, QueueBackend, QueueStats
 from penstock.errors import InvalidMessage, MessageNotFound, Unsupported
-from penstock.event import Event
+from penstock.event import Event, Kind
 from penstock.journal import Cursor, Moment, check_names, filtered, moment_ns
 from penstock.message import (
     DEFAULT_PRIORITY,
@@ -24,6 +24,7 @@ from penstock.message import (
 
 _WAITING = (State.DELAYED, State.READY)
 _PAGE = 500
+_KINDS = [str(kind) for kind in Kind]
 
 
 class Queue:
@@ -45,7 +46,7 @@ class Queue:
         headers: dict[str, str] | None = None,
         fairness_key: str = "",
         weight: int = 1,
-        throttle_keys: Sequence[str] = (),
+        throttle_keys: list[str] | tuple[str, ...] = (),
         priority: int = DEFAULT_PRIORITY,
         delay_s: float = 0,
         ttl_s: float | None = None,
@@ -58,7 +59,7 @@ class Queue:
             {} if headers is None else headers,
             fairness_key,
             weight,
-            tuple(throttle_keys),
+            throttle_keys,
             priority,
             delay_s,
             ttl_s,
@@ -170,6 +171,9 @@ class Queue:
     ) -> Sequence[Event]:
         """What happened, after a seq: up to `limit` events that fit all filters, in order."""
         check_names(kinds, "kinds")
+        for kind in kinds:
+            if kind not in _KINDS:
+                raise InvalidMessage(f"no event is {kind!r:.40}; kinds: {', '.join(_KINDS)}")
         since_ns, until_ns = moment_ns(since, "since"), moment_ns(until, "until")
         if not kinds and since_ns is None and until_ns is None:
             return self._backend.events(self.name, after, limit)

@@ -91,7 +91,7 @@ def test_lease_expiries_and_deaths_are_counted(ps: Penstock, clock: ManualClock)
 
 def test_nothing_is_counted_that_was_not_written(ps: Penstock) -> None:
     q = ps.create_queue("q")
-    ps._default._kv._faults = Faults(fail_write_at=1)  # type: ignore[attr-defined]
+    ps._default._kv._faults = Faults(fail_write_at=1, recovers=True)  # type: ignore[attr-defined]
     with pytest.raises(penstock.StorageError):
         q.enqueue(b"x")
     assert value(ps, "penstock_events_total", queue="q", kind="enqueued") is None

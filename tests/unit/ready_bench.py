@@ -89,7 +89,7 @@ class Bench:
 
     def add(self, name: Name, orders: list[int], weight: int = 1) -> None:
         """One transaction's rows of one lane, in order."""
-        with self.engine.transaction() as txn:
+        with self.engine.lock, self.engine.transaction() as txn:
             txn.changed = True
             rows = [self.row(name, order_ns, weight) for order_ns in sorted(orders)]
             for key, value in rows:
@@ -98,7 +98,7 @@ class Bench:
         self.live |= {(name, order_ns): weight for order_ns in orders}
 
     def take(self, count: int) -> list[Item]:
-        with self.engine.transaction() as txn:
+        with self.engine.lock, self.engine.transaction() as txn:
             taken = self.index.take(txn, count)
             for _, (key, _) in taken:
                 txn.delete(key, self.engine.ready)
@@ -109,7 +109,7 @@ class Bench:
 
     def remove(self, item: Item) -> None:
         """Out of turn, as a purge or a move does."""
-        with self.engine.transaction() as txn:
+        with self.engine.lock, self.engine.transaction() as txn:
             txn.changed = True
             txn.delete(self.row(*item, 1)[0], self.engine.ready)
             self.index.forget(lane_of(item[0]))

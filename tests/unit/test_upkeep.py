@@ -45,6 +45,7 @@ def test_a_step_that_fails_keeps_no_other_from_its_turn_and_is_told_by_health(
 def test_a_damaged_journal_is_told_by_health_until_its_queue_is_gone() -> None:
     system = MemorySystem()
     q = system.create("q", journal_retention_s=1)
+    q.cursor("archive", required=True)
     q.enqueue(b"")
     system.damage("journal", "q")
     system.clock.advance(5)

@@ -8,10 +8,11 @@ import msgspec
 import pytest
 
 from penstock import Entry, StorageCorrupt
-from penstock.backends.embedded import keys
+from penstock.backends.embedded import keys, worlds
 from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.rows import packed
-from penstock.codec.entry import encode_entries
+from penstock.backends.embedded.worlds import FRAME_BYTES
+from penstock.codec.entry import decode_entries, encode_entries
 from penstock.journal import Journal
 from tests.unit.memory_system import MemorySystem
 
@@ -39,6 +40,41 @@ def test_check_reports_a_frame_without_entries() -> None:
     Journal(system.backend, "w").append([Entry("k", b"1")])
     system.put("journal", keys.journal(stored(system, "w")[0], 1), encode_entries([], [], 2, 0, 0))
     assert "world frame without entries" in system.problems()
+
+
+def frames_of(system: MemorySystem, world: str) -> list[bytes]:
+    prefix = keys.u32(stored(system, world)[0])
+    return [value for key, value in system.rows("journal") if key.startswith(prefix)]
+
+
+def test_a_frame_has_few_enough_entries_and_bytes_for_one_of_them_to_be_found_cheaply() -> None:
+    system = MemorySystem()
+    Journal(system.backend, "many").append([Entry("k")] * 2500)
+    assert len(frames_of(system, "many")) == 3
+    vector = [0.5] * 1536
+    Journal(system.backend, "vectors").append([Entry("k", vector=vector)] * 300)
+    Journal(system.backend, "labels").append([Entry("k", labels=["x" * 1000] * 60)] * 50)
+    for world in ("vectors", "labels"):
+        sizes = [len(frame) for frame in frames_of(system, world)]
+        assert (len(sizes) > 2, max(sizes) < 1.1 * FRAME_BYTES) == (True, True)
+    assert system.problems() == []
+
+
+def test_each_frame_is_decoded_once_however_many_of_its_entries_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    system = MemorySystem()
+    ids = Journal(system.backend, "w").append([Entry("k", b"%d" % n) for n in range(1500)])
+    decoded: list[int] = []
+
+    def decode(raw: bytes, *rest: Any) -> Any:
+        decoded.append(len(raw))
+        return decode_entries(raw, *rest)
+
+    monkeypatch.setattr(worlds, "decode_entries", decode)
+    found = system.backend.get_entries(ids[::-1])
+    assert [entry and entry.body for entry in found] == [b"%d" % n for n in range(1499, -1, -1)]
+    assert len(decoded) == 2
 
 
 @pytest.mark.parametrize("limits", [[None, 1e6], [None, float("inf")], [float("inf"), None], [True, None]])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 import msgspec
 
@@ -41,9 +42,16 @@ def check_entry(entry: Entry) -> None:
     if vector is not None and not (
         isinstance(vector, list | tuple)
         and 1 <= len(vector) <= MAX_VECTOR
-        and all(isinstance(x, int | float) and math.isfinite(x) for x in vector)
+        and all(_is_finite(x) for x in vector)
     ):
         raise InvalidMessage(f"entry vector must be 1 to {MAX_VECTOR} finite numbers, or None")
+
+
+def _is_finite(number: object) -> bool:
+    try:
+        return isinstance(number, int | float) and math.isfinite(number)
+    except OverflowError:  # A whole number beyond every float.
+        return False
 
 
 def encode_entries(entries: list[Entry], ids: list[bytes], first_seq: int, at_ns: int, vectors: int) -> bytes:
@@ -75,8 +83,8 @@ def decode_entry_head(raw: bytes) -> tuple[int, int, int, int]:
     return count, first_seq, at_ns, vectors
 
 
-def decode_entries(raw: bytes, world: str) -> Iterator[Entry]:
-    """Every entry of a frame, in order, after verifying its checksum."""
+def decode_entries(raw: bytes, world: str, seqs: Container[int] | None = None) -> Iterator[Entry]:
+    """Every entry of a frame, or those of some numbers, in order, after verifying its checksum."""
     if len(raw) < HEAD.size + 4 or CHECKSUM.unpack_from(raw, len(raw) - 4)[0] != zlib.crc32(raw[:-4]):
         raise StorageCorrupt(f"frame of world {world!r}, {len(raw)} bytes, fails its checksum")
     count, first_seq, at_ns, _ = decode_entry_head(raw)
@@ -93,15 +101,17 @@ def decode_entries(raw: bytes, world: str) -> Iterator[Entry]:
         at += 8 * count
         names = _decode_names(raw[at : at + names_bytes])
         at += names_bytes
-        vectors: list[list[float] | None] = []
-        for dim in dims:
-            vectors.append(list(struct.unpack_from(f"<{dim}d", raw, at)) if dim else None)
-            at += 8 * dim
+        vector_at, at = at, at + 8 * sum(dims)
     except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise damaged from error
     if len(names) != count or at + sum(lengths) + CHECKSUM.size != len(raw):
         raise damaged
-    for i, (kind, labels, flags) in enumerate(names):
-        body = raw[at : at + lengths[i]]
-        at += lengths[i]
-        yield Entry(kind, body, labels, flags, vectors[i], format_id(ids[i]), world, first_seq + i, at_ns)
+    for seq, (kind, labels, flags), raw_id, dim, length in zip(
+        itertools.count(first_seq), names, ids, dims, lengths, strict=False
+    ):
+        if seqs is None or seq in seqs:
+            vector = list(struct.unpack_from(f"<{dim}d", raw, vector_at)) if dim else None
+            body = raw[at : at + length]
+            yield Entry(kind, body, labels, flags, vector, format_id(raw_id), world, seq, at_ns)
+        vector_at += 8 * dim
+        at += length

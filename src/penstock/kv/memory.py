@@ -56,6 +56,11 @@ class Space:
         self.rows: Any = SortedDict(rows)
         self.size_bytes = sum(len(key) + len(value) for key, value in self.rows.items())
 
+    def rebuild(self) -> None:
+        """After an interrupt inside a change: whatever it left, the rows are in order again."""
+        rows = list(dict.items(self.rows))
+        self.__init__(self.name, rows)  # type: ignore[misc] # As if it were new; handles of it stay good.
+
     def put(self, key: bytes, value: bytes) -> None:
         self.delete(key)
         self.rows[key] = value
@@ -96,7 +101,20 @@ class MemoryBatch:
         self.changes.append(("delete_range", space.name, (lower, upper)))
 
 
-def _apply(changes: Iterable[Change], spaces: dict[str, Space]) -> None:
+def _apply(changes: Sequence[Change], spaces: dict[str, Space]) -> None:
+    """All of them: an interrupt must not leave a part, and applying them again is no change."""
+    try:
+        _apply_each(changes, spaces)
+    except Exception:
+        raise
+    except BaseException:
+        for name in {name for _, name, _ in changes}:
+            spaces[name].rebuild()
+        _apply_each(changes, spaces)
+        raise
+
+
+def _apply_each(changes: Sequence[Change], spaces: dict[str, Space]) -> None:
     for method, name, arguments in changes:
         getattr(spaces[name], method)(*arguments)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from collections import deque
 from typing import Any, cast
 
 import pytest
@@ -164,6 +165,11 @@ class EnqueueSuite(BackendCase):
         assert (q.enqueue_many([]), q.upsert([]), q.ack([]), q.nack([])) == ([], [], [], [])
         assert (q.reject([]), q.extend([], lease_s=1), list(q.move([], target="other"))) == ([], [], [])
         assert q.stats() == before
+
+    def test_a_batch_may_come_in_any_sequence(self, q: Queue) -> None:
+        for call in (q.enqueue_many, q.upsert):
+            assert errors(call(deque([NewMessage(b"1"), NewMessage(b"2")]))) == [None, None]
+        assert len(drain(q)) == 4
 
     def test_one_item_that_is_no_list_is_refused(self, q: Queue) -> None:
         for wrong in ("text", b"bytes", NewMessage(), None, 7, {"a": "b"}):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from penstock import ManualClock, NewMessage, Penstock, Queue
 from penstock.testing.harness import BackendCase, ack, drain, ids, requires, sweep_all, take_one
 
+GIVEN = "0191f2a0-0000-7000-8000-00000000abcd"
+
 
 class HeldBodySuite(BackendCase):
     """Bodies that outlive their messages because a required cursor has not read so far."""
@@ -27,6 +29,30 @@ class HeldBodySuite(BackendCase):
         outbox.commit(6)
         sweep_all(ps)
         assert (q.stats().held_bodies, ps.check().messages) == (0, 0)
+
+    @requires("journal", "time_to_live", "idempotent_enqueue")
+    def test_the_body_of_an_expired_message_is_held_though_its_id_is_asked_for_again(
+        self, ps: Penstock, q: Queue, clock: ManualClock
+    ) -> None:
+        cursor = q.cursor("archive", required=True)
+        q.enqueue(b"old", id=GIVEN, ttl_s=1, dedup_id="d")
+        clock.advance(5)
+        (answer,) = q.enqueue_many([NewMessage(b"new", id=GIVEN, dedup_id="d")])
+        assert (answer.id, answer.duplicate, q.length()) == (GIVEN, True, 0)
+        assert q.stats().held_bodies == 1
+        cursor.commit(2)
+        sweep_all(ps)
+        assert (q.stats().held_bodies, ps.check().messages) == (0, 0)
+
+    @requires("journal", "time_to_live")
+    def test_an_id_that_expired_is_free_though_a_cursor_has_not_read_so_far(
+        self, ps: Penstock, q: Queue, clock: ManualClock
+    ) -> None:
+        q.cursor("archive", required=True)
+        q.enqueue(b"old", id=GIVEN, ttl_s=1)
+        clock.advance(5)
+        assert q.enqueue(b"new", id=GIVEN) == GIVEN
+        assert (q.get(GIVEN).payload, q.stats().held_bodies, q.length()) == (b"new", 0, 1)
 
     @requires("journal", "time_to_live")
     def test_a_body_is_held_however_its_message_went(self, ps: Penstock, clock: ManualClock) -> None:
@@ -79,6 +105,19 @@ class HeldBodySuite(BackendCase):
         cursor.commit(q.stats().last_seq)
         sweep_all(ps)
         assert ps.health().status == "healthy"
+
+    @requires("journal")
+    def test_health_warns_of_a_journal_that_a_required_cursor_keeps_past_its_size(self, ps: Penstock) -> None:
+        q = ps.create_queue("small", journal_max_bytes=1000)
+        cursor = q.cursor("archive", required=True)
+        for _ in range(50):
+            q.enqueue(b"")
+        sweep_all(ps)
+        assert q.stats().journal_bytes > 1000
+        assert ps.health().status == "degraded"
+        cursor.commit(50)
+        sweep_all(ps)
+        assert (q.stats().journal_bytes <= 1000, ps.health().status) == (True, "healthy")
 
     @requires("journal")
     def test_health_warns_of_a_journal_that_a_required_cursor_keeps_past_its_retention(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any, cast
 
 import pytest
 
-from penstock import InvalidMessage, NewMessage, PenstockError, Queue
+from penstock import Entry, InvalidConfig, InvalidMessage, NewMessage, Penstock, PenstockError, Queue
 from penstock.message import MAX_HEADERS_BYTES, MAX_PAYLOAD_BYTES, OWNED_HEADER_PREFIX
 from penstock.testing.harness import BackendCase, Subject, ack, drain, errors, requires, take_one
 
@@ -33,6 +36,34 @@ FLAGS = {
     "delay_s": "delay",
     "ttl_s": "time_to_live",
     "dedup_id": "idempotent_enqueue",
+}
+
+
+_FAR = datetime(9999, 1, 1, tzinfo=UTC)
+
+#: call -> the capability that it needs, its error, the call
+WRONG_CALLS: dict[str, tuple[str, type[PenstockError], Callable[[Penstock, Any], object]]] = {
+    "due since 2**64": ("", InvalidMessage, lambda ps, q: ps.due(since=2**64)),
+    "due since year 9999": ("", InvalidMessage, lambda ps, q: ps.due(since=_FAR)),
+    "due of no backend": ("", InvalidMessage, lambda ps, q: ps.due(after="nope@5@00")),
+    "due after 2**80": ("", InvalidMessage, lambda ps, q: ps.due(after=f"default@{2**80}@00")),
+    "events after 2**64": ("journal", InvalidMessage, lambda ps, q: q.events(after=2**64)),
+    "events of no number": ("journal", InvalidMessage, lambda ps, q: q.events(kinds=["acked"], limit="x")),
+    "events of no kind": ("journal", InvalidMessage, lambda ps, q: q.events(kinds=["ackd"])),
+    "events of a list": ("journal", InvalidMessage, lambda ps, q: q.events(kinds=[[]])),
+    "scan after 2**64": ("journal", InvalidMessage, lambda ps, q: ps.journal("w").scan(after=2**64)),
+    "scan for lists": ("journal", InvalidMessage, lambda ps, q: ps.journal("w").scan(labels=cast(Any, [[]]))),
+    "peek from 2**70": ("", InvalidMessage, lambda ps, q: q.peek(offset=2**70)),
+    "list of 2**70": ("", InvalidMessage, lambda ps, q: q.list(limit=2**70)),
+    "redrive of 2**70": ("", InvalidMessage, lambda ps, q: q.redrive(limit=2**70)),
+    "no throttle keys": ("", PenstockError, lambda ps, q: q.enqueue(b"", throttle_keys=None)),
+    "a huge vector": (
+        "journal",
+        InvalidMessage,
+        lambda ps, q: ps.journal("w").append([Entry("k", vector=[10**400])]),
+    ),
+    "a number for a queue": ("", InvalidConfig, lambda ps, q: ps.replace_queues(cast(Any, [5]))),
+    "a list for a backend": ("", InvalidConfig, lambda ps, q: ps.create_queue("z", backend=cast(Any, []))),
 }
 
 
@@ -169,3 +200,18 @@ class LimitSuite(BackendCase):
             for method, argument in ((q.peek, "limit"), (q.peek, "offset"), (q.redrive, "limit")):
                 with pytest.raises(InvalidMessage, match=argument):
                     cast(Any, method)(**{argument: count})
+
+    @pytest.mark.parametrize("name", WRONG_CALLS)
+    def test_an_argument_that_cannot_be_is_refused_by_name(
+        self, subject: Subject, q: Queue, name: str
+    ) -> None:
+        flag, kind, call = WRONG_CALLS[name]
+        if flag and not getattr(subject.capabilities, flag):
+            pytest.skip(f"this backend has no {flag}")
+        with pytest.raises(kind):
+            call(subject.ps, q)
+
+    def test_counts_up_to_the_largest_index_are_accepted(self, q: Queue) -> None:
+        q.enqueue(b"")
+        assert len(q.peek(limit=sys.maxsize)) == len(q.list(limit=sys.maxsize).items) == 1
+        assert (q.peek(limit=sys.maxsize, offset=sys.maxsize), q.redrive(limit=sys.maxsize)) == ([], 0)

@@ -185,7 +185,6 @@ class NameSuite(BackendCase):
             assert found == [None, *["InvalidMessage"] * (len(batch) - 2), None], wrong
         assert q.length() == 2 * len(REFUSED)
 
-    @requires("journal")
     @requires("fairness", "idempotent_enqueue")
     def test_a_kind_of_str_is_stored_as_the_text_that_it_is(self, q: Queue) -> None:
         for new in (
@@ -212,6 +211,7 @@ class NameSuite(BackendCase):
             assert errors(results) == [None, "InvalidMessage", None]
         assert q.length() == 4
 
+    @requires("journal")
     def test_what_is_no_name_is_no_consumer_cursor_or_world(self, ps: Penstock, q: Queue) -> None:
         q.enqueue(b"x")
         for wrong in REFUSED:

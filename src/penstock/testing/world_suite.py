@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import deque
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -104,6 +105,18 @@ class WorldSuite(BackendCase):
             ("b", b"2", two),
         ]
         assert ps.get_entries([]) == []
+
+    @requires("journal")
+    def test_entries_are_found_however_their_ids_are_written_and_as_often_as_they_are_named(
+        self, ps: Penstock
+    ) -> None:
+        found = ps.journal("w").append([Entry("k", b"%d" % n) for n in range(5)])
+        as_uuid: Any = uuid.UUID(found[1])
+        named = [found[3], as_uuid, found[3], UNKNOWN, found[0]]
+        assert [entry and entry.body for entry in ps.get_entries(named)] == [b"3", b"1", b"3", None, b"0"]
+        for wrong in ((one for one in found), found[0], None, ["nonsense"], [None]):
+            with pytest.raises(InvalidMessage):
+                ps.get_entries(cast(Any, wrong))
 
     @requires("journal")
     def test_worlds_do_not_see_each_other_nor_the_queues(self, ps: Penstock) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
+from typing import TypeVar
 
 import msgspec
 
@@ -17,6 +18,8 @@ from penstock.backends.embedded.worlds import SYSTEM_WORLD, Worlds
 from penstock.errors import InvalidConfig, QueueAlreadyExists, QueueNotFound
 from penstock.event import Entry
 from penstock.settings import QueueSettings
+
+T = TypeVar("T")
 
 #: Settings whose machinery this version does not have: refused, never ignored.
 _NOT_YET = ("max_leased", "max_leased_per_key", "compress_over_bytes", "on_enqueue", "on_failure")
@@ -41,12 +44,29 @@ class Admin:
     def load(self) -> None:
         """Read every queue's settings; their numbers are read when they are first used."""
         engine = self._engine
+        prefix = keys.meta(Meta.QUEUE)
+        stored = [
+            unpacked(raw, _decode_queue, "queue")
+            for _, raw in engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix))
+        ]
+        known = dict(engine.by_qid)
         engine.queues.clear()
         engine.by_qid.clear()
-        prefix = keys.meta(Meta.QUEUE)
-        for _, raw in engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix)):
-            row = unpacked(raw, _decode_queue, "queue")
-            self._adopt(QueueState(row.qid, row.settings, engine.lock))
+        for row in stored:
+            q = known.get(row.qid) or QueueState(row.qid, row.settings, engine.lock)
+            q.settings = row.settings
+            self._adopt(q)
+
+    def change(self, change: Callable[[], T]) -> T:
+        """Create, update, delete or replace; after an interrupt, what is known is what is stored."""
+        with self._engine.lock:
+            try:
+                return change()
+            except Exception:
+                raise
+            except BaseException:
+                self._engine.read_anew(self.load)
+                raise
 
     def settings(self) -> list[QueueSettings]:
         with self._engine.lock:

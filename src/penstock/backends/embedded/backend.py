@@ -6,8 +6,8 @@ import contextlib
 import logging
 import random
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, TypeVar
 
 import msgspec
@@ -29,7 +29,7 @@ from penstock.backends.embedded.calls import Call
 from penstock.backends.embedded.check import Checker
 from penstock.backends.embedded.engine import Durability, Engine, Transaction
 from penstock.backends.embedded.enqueue import Enqueuer
-from penstock.backends.embedded.housekeeper import Housekeeper
+from penstock.backends.embedded.housekeeper import housekeepers
 from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.lookup import CODES
 from penstock.backends.embedded.polling import Polling
@@ -121,7 +121,7 @@ class EmbeddedBackend:
             len(self._engine.queues),
         )
         # Where time is injected, so is the moment of every sweep: the caller's.
-        self._housekeeper = None if clock else Housekeeper(self, interval_ms / 1000)
+        self._housekeepers = [] if clock else housekeepers(self, interval_ms / 1000)
 
     def _verify_format(self) -> None:
         """The format row is the first thing read of a store, and the first thing written to a new one."""
@@ -142,19 +142,19 @@ class EmbeddedBackend:
     # -- queues ---------------------------------------------------------------------------------
 
     def create_queue(self, settings: QueueSettings) -> None:
-        self._engine.durably(lambda: self._admin.create(settings))
+        self._engine.durably(lambda: self._admin.change(lambda: self._admin.create(settings)))
 
     def update_queue(self, settings: QueueSettings, was: QueueSettings) -> bool:
-        return self._engine.durably(lambda: self._admin.update(settings, was))
+        return self._engine.durably(lambda: self._admin.change(lambda: self._admin.update(settings, was)))
 
     def delete_queue(self, name: str) -> None:
-        self._engine.durably(lambda: self._admin.delete(name))
+        self._engine.durably(lambda: self._admin.change(lambda: self._admin.delete(name)))
         # The queue is gone; its rows are housekeeping, and a failure there is left to the sweep.
         with contextlib.suppress(StorageError):
             self._bulk.resume(slices=1)
 
     def replace_queues(self, settings: Sequence[QueueSettings]) -> None:
-        self._engine.durably(lambda: self._admin.replace(settings))
+        self._engine.durably(lambda: self._admin.change(lambda: self._admin.replace(settings)))
 
     def queues(self) -> list[QueueSettings]:
         return self._admin.settings()
@@ -227,13 +227,15 @@ class EmbeddedBackend:
 
     def get_many(self, queue: str, ids: Sequence[str]) -> list[Message | None]:
         raw_ids = [parse_id(text) for text in ids]
-        with self._looking(queue) as q:
+        with self._engine.lock:
+            q = self._as_time_left_it(queue)
             return reads.get_many(self._engine, q, raw_ids)
 
     def peek(self, queue: str, limit: int, offset: int) -> list[Message]:
         check_count(limit, "limit")
         check_count(offset, "offset")
-        with self._looking(queue) as q:
+        with self._engine.lock:
+            q = self._as_time_left_it(queue)
             return reads.peek(self._engine, q, limit, offset)
 
     def page(self, queue: str, state: str, fairness_key: str | None, after: str | None, limit: int) -> Page:
@@ -242,16 +244,19 @@ class EmbeddedBackend:
         check_count(limit, "limit")
         if fairness_key is not None and not isinstance(fairness_key, str):
             raise InvalidMessage(f"fairness_key must be a str, not {type(fairness_key).__name__}")
-        with self._looking(queue) as q:
+        with self._engine.lock:
+            q = self._as_time_left_it(queue)
             return reads.page(self._engine, q, checked_state(state), fairness_key, after, limit)
 
     def stats(self, queue: str) -> QueueStats:
-        with self._looking(queue) as q:
+        with self._engine.lock:
+            q = self._as_time_left_it(queue)
             return reads.stats(self._engine, q)
 
     def due(self, since_ns: int, until_ns: int | None, limit: int, after: str | None) -> list[DueItem]:
         check_count(limit, "limit")
-        with self._usable():
+        with self._engine.lock:
+            self._engine.check_usable()
             apply_waiting(self._engine)
             return reads.due(self._engine, since_ns, until_ns, limit, after)
 
@@ -260,7 +265,8 @@ class EmbeddedBackend:
     def events(self, queue: str, after: int, limit: int) -> list[Event]:
         check_count(after, "after")
         check_count(limit, "limit")
-        with self._looking(queue) as q:
+        with self._engine.lock:
+            q = self._as_time_left_it(queue)
             return history.events(self._engine, q, after, limit) if limit else []
 
     def open_cursor(self, queue: str, name: str, required: bool) -> CursorInfo:
@@ -272,7 +278,8 @@ class EmbeddedBackend:
 
     def read_cursor(self, queue: str, name: str, limit: int) -> list[Event]:
         check_count(limit, "limit")
-        with self._looking(queue) as q:
+        with self._engine.lock:
+            q = self._as_time_left_it(queue)
             return history.read_cursor(self._engine, q, name, limit) if limit else []
 
     def commit_cursor(self, queue: str, name: str, seq: int) -> None:
@@ -282,7 +289,8 @@ class EmbeddedBackend:
         self._change(queue, lambda txn, q: history.drop_cursor(txn, q, name))
 
     def cursors(self, queue: str) -> list[CursorInfo]:
-        with self._looking(queue) as q:
+        with self._engine.lock:
+            q = self._as_time_left_it(queue)
             rows = history.cursors(self._engine, q)
             return [CursorInfo(name, row.position, row.required) for name, row in rows.items()]
 
@@ -290,15 +298,18 @@ class EmbeddedBackend:
         return self._engine.durably(lambda: self._worlds.append(world, entries))
 
     def scan_entries(self, world: str, **filters: Any) -> list[Entry]:
-        with self._usable():
+        with self._engine.lock:
+            self._engine.check_usable()
             return self._worlds.scan(world, **filters)
 
     def get_entries(self, ids: Sequence[str]) -> list[Entry | None]:
-        with self._usable():
+        with self._engine.lock:
+            self._engine.check_usable()
             return self._worlds.get(ids)
 
     def world_stats(self, world: str) -> dict[str, int]:
-        with self._usable():
+        with self._engine.lock:
+            self._engine.check_usable()
             return self._worlds.stats(world)
 
     def configure_world(self, world: str, retention_s: float | None, max_bytes: int | None) -> None:
@@ -312,7 +323,7 @@ class EmbeddedBackend:
             raise InvalidMessage(f"state value must be bytes, {MAX_PAYLOAD_BYTES} at most")
 
         def command() -> None:
-            with self._engine.transaction() as txn:
+            with self._engine.lock, self._engine.transaction() as txn:
                 txn.changed = True
                 txn.put(row_key, MARK + value, self._engine.meta)
                 txn.answered(None)
@@ -321,7 +332,8 @@ class EmbeddedBackend:
 
     def get_state(self, key: str) -> bytes | None:
         row_key = keys.meta(Meta.USER_STATE, checked_name(key, "state key"))
-        with self._usable():
+        with self._engine.lock:
+            self._engine.check_usable()
             raw = self._engine.kv.get(row_key, self._engine.meta)
         return None if raw is None else raw[1:]
 
@@ -329,7 +341,7 @@ class EmbeddedBackend:
         row_key = keys.meta(Meta.USER_STATE, checked_name(key, "state key"))
 
         def command() -> None:
-            with self._engine.transaction() as txn:
+            with self._engine.lock, self._engine.transaction() as txn:
                 txn.changed = True
                 txn.delete(row_key, self._engine.meta)
                 txn.answered(None)
@@ -365,22 +377,26 @@ class EmbeddedBackend:
         return BackendHealth("degraded" if reasons else "healthy", reasons)
 
     def metrics(self) -> BackendMetrics:
-        with self._usable():
-            names = sorted(self._engine.queues)
+        engine = self._engine
+        with engine.lock:
+            engine.check_usable()
+            names = sorted(engine.queues)
         found: dict[str, QueueMetrics] = {}
         for name in names:
-            with contextlib.suppress(QueueNotFound), self._looking(name) as q:  # Deleted meanwhile.
-                found[name] = reads.metrics(self._engine, q)
-        with self._usable():
+            with contextlib.suppress(QueueNotFound), engine.lock:  # Deleted meanwhile.
+                found[name] = reads.metrics(engine, self._as_time_left_it(name))
+        with engine.lock:
+            engine.check_usable()
             return BackendMetrics(
                 queues=found,
                 store_bytes=self._kv.approximate_size(),
-                sync_s=self._engine.meter.sync_s.read(),
-                group_commit_calls=self._engine.meter.group_sizes.read(),
+                sync_s=engine.meter.sync_s.read(),
+                group_commit_calls=engine.meter.group_sizes.read(),
             )
 
     def check(self) -> CheckReport:
-        with self._usable():
+        with self._engine.lock:
+            self._engine.check_usable()
             return Checker(self._engine, self._worlds).run()
 
     def sweep(self, budget: int) -> int:
@@ -395,8 +411,8 @@ class EmbeddedBackend:
             return
         self._closed.set()
         self.before_close.close()
-        if self._housekeeper is not None:
-            self._housekeeper.join()
+        for thread in self._housekeepers:
+            thread.join()
         with self._engine.lock:
             if self._engine.stopped is None:
                 self._engine.stop(StorageError("it was closed"))
@@ -414,20 +430,23 @@ class EmbeddedBackend:
         """What the call was answered, encoded, if it happened; a bulk operation is brought to its end."""
         call = Call(caller, number)
         self._bulk.finish(call)
-        with self._usable():
+        with self._engine.lock:
+            self._engine.check_usable()
             return calls.kept(self._engine, call)
 
     def delivered(self, queue: str, receipts: Sequence[str]) -> list[Delivery]:
         """Deliveries once more, by their receipts, as far as their leases hold."""
-        with self._usable():
+        with self._engine.lock:
+            self._engine.check_usable()
             return reads.delivered(self._engine, self._engine.queue(queue), receipts)
 
     def callers(self) -> list[bytes]:
-        with self._usable():
+        with self._engine.lock:
+            self._engine.check_usable()
             return calls.callers(self._engine)
 
     def forget(self, callers: Sequence[bytes]) -> None:
-        with self._engine.transaction() as txn:
+        with self._engine.lock, self._engine.transaction() as txn:
             calls.forget(txn, callers)
 
     # -- plumbing -------------------------------------------------------------------------------
@@ -444,25 +463,18 @@ class EmbeddedBackend:
         """One atomic change of a queue, durable when this returns."""
 
         def command() -> T:
-            with self._engine.transaction() as txn:
+            with self._engine.lock, self._engine.transaction() as txn:
                 answer = change(txn, self._engine.queue(queue))
                 txn.answered(answer)
                 return answer
 
         return self._engine.durably(command)
 
-    @contextmanager
-    def _looking(self, queue: str) -> Iterator[QueueState]:
-        """The queue, as the passing of time has left it."""
-        with self._usable():
-            apply_waiting(self._engine)
-            yield self._engine.queue(queue)
-
-    @contextmanager
-    def _usable(self) -> Iterator[None]:
-        with self._engine.lock:
-            self._engine.check_usable()
-            yield
+    def _as_time_left_it(self, queue: str) -> QueueState:
+        """The queue, for a look at it with the lock held."""
+        self._engine.check_usable()
+        apply_waiting(self._engine)
+        return self._engine.queue(queue)
 
 
 def _always() -> bool:

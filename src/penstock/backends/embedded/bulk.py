@@ -212,12 +212,12 @@ class Bulk:
         return work.done
 
     def _run(self, work: Work, long: bool) -> None:
-        if long:
-            with self._engine.transaction() as txn:
-                work.number = next_number(txn)
-                self._running.add(work.number)
-                txn.put(_job_key(work.number), packed(work.job), self._engine.meta)
         try:
+            if long:
+                with self._engine.lock, self._engine.transaction() as txn:
+                    work.number = next_number(txn)
+                    self._running.add(work.number)
+                    txn.put(_job_key(work.number), packed(work.job), self._engine.meta)
             while not self._slice(work):
                 pass
         finally:
@@ -226,7 +226,7 @@ class Bulk:
 
     def _slice(self, work: Work) -> bool:
         """One atomic step; True when the job is done."""
-        with self._engine.transaction() as txn:
+        with self._engine.lock, self._engine.transaction() as txn:
             q = self._engine.queue_by_number(work.job.qid)
             before = work.done
             if work.job.what == "drop":

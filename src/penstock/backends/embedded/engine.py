@@ -2,6 +2,9 @@
 
 Everything that changes a store goes through `Engine.transaction`: state, index, counters and journal
 frame become one write, or none of it happened.
+
+The lock is taken by `with engine.lock` alone: an interrupt, which may come after any call and at the start
+of any function, cannot come between it and its block. What it leaves half done, the next call undoes.
 """
 
 from __future__ import annotations
@@ -54,6 +57,7 @@ class Engine:
         self.rng = rng
         self.durability: Durability = durability
         self.lock = threading.RLock()
+        self.owns_lock: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
         self.messages, self.ready, self.state = kv.space("messages"), kv.space("ready"), kv.space("state")
         self.due, self.dedup, self.journal = kv.space("due"), kv.space("dedup"), kv.space("journal")
         self.entries, self.held, self.meta = kv.space("entries"), kv.space("held"), kv.space("meta")
@@ -71,9 +75,11 @@ class Engine:
         #: A forked child has a copy of all this, and of a database that only its parent may write.
         self._pid, self._forks = os.getpid(), len(_forks)
         self._stopped: StorageError | None = None
+        #: The transaction under way; one that an interrupt ended is still here.
+        self.open_transaction: Transaction | None = None
         #: Why the last write failed, until one succeeds: some engines then refuse all others.
         self.write_failure: BaseException | None = None
-        self._writes = 0
+        self.writes = 0
         self._synced = 0
         self.calls = Calls()
         self.meter = StoreMeter()
@@ -88,7 +94,7 @@ class Engine:
         batch = self.kv.batch()
         batch.put(key, MARK + keys.u64(opening), self.meta)
         self.kv.write(batch)
-        self._writes += 1
+        self.writes += 1
         return opening
 
     # -- queues ---------------------------------------------------------------------------------
@@ -112,14 +118,17 @@ class Engine:
     # -- writing --------------------------------------------------------------------------------
 
     def transaction(self) -> Transaction:
-        """A context: takes the lock, and at its end commits, or undoes what memory had taken on."""
+        """A context, with the lock held: at its end commits, or undoes what memory had taken on."""
         return Transaction(self)
 
     def check_usable(self) -> None:
+        """Raise, unless the store can be used. Not to be called inside a transaction."""
         if self.inherited:
             raise StorageError(f"the store was opened in process {self._pid}; open it anew in this one")
         if self._stopped is not None:
             raise StorageError(f"the store has stopped: {self._stopped}; reopen it") from self._stopped
+        if self.open_transaction is not None and self.owns_lock():
+            self.open_transaction.undo()
 
     def stop(self, error: StorageError) -> None:
         """Nothing is answered from now on: what memory holds may differ from what the disk has."""
@@ -127,6 +136,13 @@ class Engine:
         with self.lock:
             for q in self.by_qid.values():
                 q.arrived.notify_all()
+
+    def read_anew(self, read: Callable[[], None]) -> None:
+        """After a failure, memory follows the store again; where that cannot be read, nothing is answered."""
+        try:
+            read()
+        except StorageError as error:
+            self.stop(error)
 
     def release_handles(self) -> None:
         """Drop the store's handles: the driver keeps a database open while one is alive."""
@@ -166,7 +182,7 @@ class Engine:
     def sync(self) -> None:
         """Make everything written so far survive a power cut."""
         self.check_usable()
-        covered = self._writes
+        covered = self.writes
         if covered == self._synced:
             return
         started_ns = self.clock.now_ns()
@@ -178,9 +194,6 @@ class Engine:
             raise
         self._synced = max(self._synced, covered)
         self.meter.sync_s.observe(max(0, self.clock.now_ns() - started_ns) / NS_PER_S)
-
-    def count_write(self) -> None:
-        self._writes += 1
 
     # -- what falls due -------------------------------------------------------------------------
 
@@ -231,14 +244,11 @@ class Transaction:
 
     def __enter__(self) -> Transaction:
         engine = self.engine
-        engine.lock.acquire()
-        try:
-            engine.check_usable()
-            self.now_ns = engine.clock.now_ns()
-            self.batch = engine.kv.batch()
-        except BaseException:
-            engine.lock.release()
-            raise
+        if not engine.owns_lock():
+            raise RuntimeError("a transaction without the lock: with engine.lock, engine.transaction()")
+        engine.check_usable()
+        self.now_ns = engine.clock.now_ns()
+        self.batch = engine.kv.batch()
         self.put = self.batch.put
         self.delete = self.batch.delete
         #: Set before anything in memory changes: a failure then reads it anew.
@@ -251,19 +261,18 @@ class Transaction:
         self.events: list[tuple[QueueState, Kind, int]] = []
         #: A meter, and the times since when something lasted until now.
         self.timings: list[tuple[Meter, Sequence[int]]] = []
+        engine.open_transaction = self
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        engine = self.engine
-        try:
-            if kind is not None:
-                self._undo()
-            elif self.changed:
-                self._commit()
-        finally:
-            engine.lock.release()
+        if kind is None and self.changed:
+            self._commit()
+        elif kind is not None and (self.changed or not issubclass(kind, Exception)):
+            self.undo()  # An interrupt may have come in the middle of anything.
+        else:
+            self.engine.open_transaction = None
 
     def _commit(self) -> None:
         engine = self.engine
@@ -271,11 +280,12 @@ class Transaction:
             self._finish()
             engine.kv.write(self.batch)
         except BaseException as error:
+            engine.writes += 1  # An interrupt may have come after the write.
             engine.write_failure = error
-            self._undo()
+            self.undo()
             raise
-        engine.write_failure = None
-        engine.count_write()
+        engine.writes += 1
+        engine.open_transaction = engine.write_failure = None
         for q, which, count in self.rates:
             q.meter.rates.add(self.now_ns, which, count)
         for q, kind, count in self.events:
@@ -344,15 +354,11 @@ class Transaction:
         self.put(keys.meta(Meta.COUNTERS, q.prefix), encode_counters(c), engine.meta)
         self.changed = True
 
-    def _undo(self) -> None:
+    def undo(self) -> None:
         """Memory follows the store again: whatever this write had changed is read anew."""
-        if not self.changed:
-            return
         engine = self.engine
         engine.next_number = None
         for q in engine.by_qid.values():
             q.unload()
-        try:
-            engine.load_due_hints()
-        except StorageError as error:
-            engine.stop(error)
+        engine.read_anew(engine.load_due_hints)
+        engine.open_transaction = None

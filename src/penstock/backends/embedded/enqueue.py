@@ -12,7 +12,7 @@ from penstock.backends.embedded.lookup import STATES, Found, find_many, find_sou
 from penstock.backends.embedded.meters import ENQUEUED
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import DEDUP_ROW, ROW_VERSION, StateRow, decode_dedup, encode_ready
-from penstock.backends.embedded.transitions import WAITING, enter, enter_ready, leave, unhold
+from penstock.backends.embedded.transitions import WAITING, drop_bodies, enter, enter_ready, leave, unhold
 from penstock.clock import to_ns
 from penstock.codec.body import (
     Body,
@@ -71,7 +71,7 @@ class Enqueuer:
         self._common: dict[tuple[str, int, int, bool], _Common] = {}
 
     def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
-        with self._engine.transaction() as txn:
+        with self._engine.lock, self._engine.transaction() as txn:
             q = self._engine.queue(queue)
             results = self._enqueue(txn, q, messages) if messages else []
             txn.answered(results)
@@ -186,7 +186,7 @@ class Enqueuer:
                         break
                     seen.add(raw_id)
                 end += 1
-            with self._engine.transaction() as txn:
+            with self._engine.lock, self._engine.transaction() as txn:
                 q = self._engine.queue(queue)
                 results += [self._upsert(txn, q, m) for m in messages[at:end]]
                 if end == len(messages):
@@ -384,9 +384,11 @@ class _Rest:
             raise found
         if found is not None and found.code in WAITING and 0 < found.row.expires_at_ns <= txn.now_ns:
             leave(txn, q, found)
-            txn.delete(q.prefix + raw_id, txn.engine.messages)
+            seq = q.counters.next_seq
+            drop_bodies(txn, q, [raw_id], seq)
             txn.record(q, Kind.EXPIRED, [raw_id])
-            found = self._known[raw_id] = None
+            found.code, found.row.seq = StateCode.GONE, seq
+            found = self._known[raw_id] = found if q.required else None
         return found
 
     def _earlier(self, m: NewMessage, raw_id: bytes) -> bytes | None:

@@ -91,6 +91,9 @@ class GroupCommit:
         self._mutex = threading.Lock()
         self._waiting: deque[_Ticket] = deque()
         self._led = False
+        #: What the leader took, and what became of it: an error, unless it was synced.
+        self._group: list[_Ticket] = []
+        self._failure: Exception | None = None
 
     def run(self, command: Callable[[], T]) -> T:
         """The command's answer. Call it without holding any lock that a command takes."""
@@ -103,13 +106,19 @@ class GroupCommit:
         return cast("list[R]", self._run(_Ticket(command, self._calls.current, kind, items)))
 
     def _run(self, ticket: _Ticket) -> object:
-        with self._mutex:
-            self._waiting.append(ticket)
-            ticket.leads, self._led = not self._led, True
-        if not ticket.leads:
-            self._wait(ticket)
-        if not ticket.done:
-            self._lead()
+        try:
+            with self._mutex:
+                self._waiting.append(ticket)
+                ticket.leads, self._led = not self._led, True
+            if not ticket.leads:
+                ticket.gate.acquire()
+            if not ticket.done:
+                self._lead(ticket)
+        except BaseException:  # An interrupt: whoever waits for this caller, or behind it, must go on.
+            with self._mutex:
+                ticket.abandoned = True
+            self._hand_over(ticket)
+            raise
         error, ticket.error = ticket.error, None
         if error is not None:
             try:
@@ -118,36 +127,40 @@ class GroupCommit:
                 del error  # It knows this frame: both, and the store, would stay until the next collection.
         return ticket.answer
 
-    def _wait(self, ticket: _Ticket) -> None:
-        try:
-            ticket.gate.acquire()
-        except BaseException:  # An interrupt: whoever waits behind this caller must not wait for it.
-            with self._mutex:
-                ticket.abandoned = True
-                if ticket.leads:
-                    self._appoint()
-            raise
-
-    def _lead(self) -> None:
+    def _lead(self, ticket: _Ticket) -> None:
+        interrupted = BackendUnavailable("interrupted before its sync; try again")
         with self._mutex:
-            group = list(self._waiting)
+            group = [one for one in self._waiting if not one.abandoned]
+            # No interrupt comes between these: it finds each ticket here or there.
+            self._group, self._failure = group, interrupted
             self._waiting.clear()
-        failure: Exception | None = BackendUnavailable("interrupted before its sync; try again")
-        try:
-            for kind, neighbours in itertools.groupby(group, key=lambda ticket: ticket.kind):
-                for part in [list(neighbours)] if kind is not None else [[one] for one in neighbours]:
-                    _execute(part, self._calls)
-            failure = self._synced()
-            self._sizes.observe(len(group))
-        finally:  # Also after an interrupt: it is this thread's to raise, and nobody is told of success.
-            for ticket in group:
-                ticket.error = ticket.error or failure
-                ticket.done = True
-            # Before the next leader: those who come back at once are then in its group.
-            for ticket in group:
-                ticket.gate.release()
-            with self._mutex:
-                self._appoint()
+        for kind, neighbours in itertools.groupby(group, key=lambda one: one.kind):
+            for part in [list(neighbours)] if kind is not None else [[one] for one in neighbours]:
+                _execute(part, self._calls)
+        self._failure = self._synced()
+        self._sizes.observe(len(group))
+        self._hand_over(ticket)
+
+    def _hand_over(self, ticket: _Ticket) -> None:
+        """If this caller leads: its group is told how it went, and the next one leads.
+
+        Interrupted, it can be called again: no interrupt comes between a mark and the release behind it.
+        """
+        if not ticket.leads:
+            return
+        # Before the next leader: those who come back at once are then in its group.
+        for one in self._group:
+            if not one.done:
+                one.error = one.error or self._failure
+                one.done = True
+                one.gate.release()
+        with self._mutex:
+            while self._waiting and self._waiting[0].abandoned:
+                self._waiting.popleft()
+            self._led, ticket.leads = bool(self._waiting), False
+            if self._waiting:
+                self._waiting[0].leads = True
+                self._waiting[0].gate.release()
 
     def _synced(self) -> Exception | None:
         try:
@@ -155,12 +168,3 @@ class GroupCommit:
         except Exception as error:  # noqa: BLE001 (raised by every caller whose write it was to cover)
             return error
         return None
-
-    def _appoint(self) -> None:
-        """The next caller leads, if there is one."""
-        while self._waiting and self._waiting[0].abandoned:
-            self._waiting.popleft()
-        self._led = bool(self._waiting)
-        if self._waiting:
-            self._waiting[0].leads = True
-            self._waiting[0].gate.release()

@@ -11,7 +11,7 @@ from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import CursorRow, decode_cursor, packed
 from penstock.clock import to_ns
 from penstock.codec.frame import decode_events, decode_head
-from penstock.errors import HistoryTruncated, InvalidMessage
+from penstock.errors import HistoryTruncated, InvalidMessage, StorageCorrupt
 from penstock.event import Event
 from penstock.message import checked_name
 
@@ -104,13 +104,16 @@ def read_by_all(q: QueueState) -> int:
 
 
 def keeps_too_much(engine: Engine, q: QueueState, now_ns: int) -> bool:
-    """Whether required cursors keep events past the journal's age."""
-    keep_s = q.settings.journal_retention_s
+    """Whether required cursors keep events past the journal's age or size."""
+    keep_s, max_bytes = q.settings.journal_retention_s, q.settings.journal_max_bytes
     _, raw = next(frames(engine, q.qid, q.counters.base_seq), (b"", b""))
-    if keep_s is None or not raw:
+    try:
+        head = decode_head(raw)
+    except StorageCorrupt:  # None, or a damaged one, which is told where it is met.
         return False
-    head = decode_head(raw)
-    return head.at_ns < now_ns - to_ns(keep_s) and head.last_seq > read_by_all(q)
+    too_old = keep_s is not None and head.at_ns < now_ns - to_ns(keep_s)
+    too_big = max_bytes is not None and q.counters.journal_bytes > max_bytes
+    return (too_old or too_big) and head.last_seq > read_by_all(q)
 
 
 def trim(txn: Transaction, q: QueueState, limit: int) -> int:

@@ -1,9 +1,10 @@
-"""The thread that syncs and sweeps beside the traffic, where no clock was injected."""
+"""The threads that sync and sweep beside the traffic, where no clock was injected."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from typing import Protocol
 
 from penstock.backends.embedded.engine import Engine
@@ -28,34 +29,34 @@ class Tidied(Protocol):
     def upkeep(self) -> Upkeep: ...
 
 
-class Housekeeper(threading.Thread):
-    """Syncs in `interval` mode and sweeps, beside the traffic."""
+def housekeepers(backend: Tidied, interval_s: float) -> list[threading.Thread]:
+    """Started. Syncs have a thread of their own: however long a sweep takes, they keep their interval."""
+    threads = [_Regularly("sweep", backend, SWEEP_EVERY_S, lambda: _sweep(backend))]
+    if backend.engine.durability == "interval":
+        threads.append(_Regularly("sync", backend, interval_s, backend.engine.sync))
+    for thread in threads:
+        thread.start()
+    return list(threads)
 
-    def __init__(self, backend: Tidied, interval_s: float) -> None:
-        super().__init__(name="penstock-housekeeper", daemon=True)
+
+def _sweep(backend: Tidied) -> None:
+    # As long as there is plenty to do, on and on: each slice lets callers in between.
+    while backend.upkeep.tidy(SLICES_PER_SWEEP) >= SLICES_PER_SWEEP and not backend.closed.is_set():
+        pass
+
+
+class _Regularly(threading.Thread):
+    def __init__(self, what: str, backend: Tidied, every_s: float, act: Callable[[], None]) -> None:
+        super().__init__(name=f"penstock-{what}", daemon=True)
         self._backend = backend
-        self._syncs = backend.engine.durability == "interval"
-        self._sync_every_s = interval_s
-        self.start()
+        self._every_s = every_s
+        self._act = act
 
     def run(self) -> None:
-        backend, since_sync_s, since_sweep_s = self._backend, 0.0, 0.0
-        tick_s = min(self._sync_every_s, SWEEP_EVERY_S) if self._syncs else SWEEP_EVERY_S
-        while not backend.closed.wait(tick_s):
-            since_sync_s += tick_s
-            since_sweep_s += tick_s
+        backend = self._backend
+        while not backend.closed.wait(self._every_s):
             try:
-                if self._syncs and since_sync_s >= self._sync_every_s:
-                    since_sync_s = 0.0
-                    backend.engine.sync()
-                if since_sweep_s >= SWEEP_EVERY_S:
-                    since_sweep_s = 0.0
-                    # As long as there is plenty to do, on and on: each slice lets callers in between.
-                    while (
-                        backend.upkeep.tidy(SLICES_PER_SWEEP) >= SLICES_PER_SWEEP
-                        and not backend.closed.is_set()
-                    ):
-                        pass
+                self._act()
             except Exception as error:  # noqa: BLE001
                 # Whatever it is, the next round tries again: a store without a housekeeper rots.
                 if backend.engine.stopped is not None:

@@ -18,7 +18,16 @@ from penstock.backends.embedded.rows import decode_state
 from penstock.clock import NS_PER_S
 from penstock.errors import InvalidMessage, StorageCorrupt
 from penstock.kv.base import Row
-from penstock.message import Delivery, DueItem, Message, Page, State, format_id, parse_receipt
+from penstock.message import (
+    MAX_COUNT,
+    Delivery,
+    DueItem,
+    Message,
+    Page,
+    State,
+    format_id,
+    parse_receipt,
+)
 
 log = logging.getLogger("penstock")
 
@@ -45,7 +54,7 @@ def _sound(engine: Engine, q: QueueState, raw_ids: Sequence[bytes]) -> list[Mess
 
 
 def peek(engine: Engine, q: QueueState, limit: int, offset: int) -> list[Message]:
-    rows = itertools.islice(q.ready.scan(None), offset, offset + limit)
+    rows = itertools.islice(q.ready.scan(None), offset, min(offset + limit, MAX_COUNT))
     return _sound(engine, q, [row[0][-16:] for row in rows])
 
 
@@ -150,7 +159,11 @@ def _due_position(after: str | None) -> tuple[int, int, int, bytes] | None:
 
 def stats(engine: Engine, q: QueueState) -> QueueStats:
     now_ns, c = engine.clock.now_ns(), q.counters
-    oldest_ns = q.ready.oldest_order_ns() if c.counts[StateCode.READY] else None
+    try:
+        oldest_ns = q.ready.oldest_order_ns() if c.counts[StateCode.READY] else None
+    except BaseException:
+        q.unload()  # Half of what it found may be noted.
+        raise
     enqueue_rate, ack_rate, fail_rate = q.meter.rates.per_second(now_ns)
     delayed, ready, leased, done, dead = c.counts
     return QueueStats(

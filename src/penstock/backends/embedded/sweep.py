@@ -41,20 +41,27 @@ def apply_due(engine: Engine, kind: Due, limit: int = SLICE) -> int:
         return 0
     with engine.lock:
         engine.check_usable()
-        due = _due_rows(engine, kind, limit)
-        by_queue: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
-        for at_ns, qid, raw_id in due:
-            by_queue[qid].append((at_ns, raw_id))
-        # A write for each queue: two may send messages of one id to the same dead-letter queue.
-        for qid, items in by_queue.items():
-            with engine.transaction() as txn:
-                txn.changed = True
-                q = engine.queue_by_number(qid)
-                if q is None:
-                    _drop_rows(txn, kind, qid, items)
-                else:
-                    _APPLY[kind](txn, q, items)
-        return len(due)
+        try:
+            return _apply(engine, kind, _due_rows(engine, kind, limit))
+        except BaseException:
+            engine.read_anew(engine.load_due_hints)  # What was not applied is due still.
+            raise
+
+
+def _apply(engine: Engine, kind: Due, due: list[tuple[int, int, bytes]]) -> int:
+    by_queue: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
+    for at_ns, qid, raw_id in due:
+        by_queue[qid].append((at_ns, raw_id))
+    # A write for each queue: two may send messages of one id to the same dead-letter queue.
+    for qid, items in by_queue.items():
+        with engine.transaction() as txn:
+            txn.changed = True
+            q = engine.queue_by_number(qid)
+            if q is None:
+                _drop_rows(txn, kind, qid, items)
+            else:
+                _APPLY[kind](txn, q, items)
+    return len(due)
 
 
 def apply_waiting(engine: Engine) -> None:

@@ -99,7 +99,7 @@ class Upkeep:
         if known is None:
             return False
         try:
-            with engine.transaction() as txn:
+            with engine.lock, engine.transaction() as txn:
                 if name not in engine.queues:
                     return False
                 q = engine.queue(name)
@@ -112,7 +112,7 @@ class Upkeep:
         if number in self._damaged_worlds:
             return False
         try:
-            with self._engine.transaction() as txn:
+            with self._engine.lock, self._engine.transaction() as txn:
                 return self._worlds.trim(txn, name, FRAMES_PER_SLICE) > 0
         except Exception as error:  # noqa: BLE001 (raised, or logged)
             return self._keep(self._damaged_worlds, number, f"world {name!r}", error)

@@ -23,8 +23,9 @@ from penstock.settings import MAX_DURATION_S, world_limits
 
 SYSTEM_WORLD = "_penstock"
 
-#: Frames hold at most so many bytes of bodies, so that finding one entry never reads much more.
+#: What a frame holds at most, unless one entry alone is larger: finding one never reads much more.
 FRAME_BYTES = 1 << 20
+FRAME_ENTRIES = 1000
 
 
 class _Numbers(msgspec.Struct, array_like=True):
@@ -64,7 +65,7 @@ class Worlds:
             if not isinstance(entry, Entry):
                 raise InvalidMessage(f"an entry must be an Entry, not {type(entry).__name__}")
             check_entry(entry)
-        with self._engine.transaction() as txn:
+        with self._engine.lock, self._engine.transaction() as txn:
             ids = self.append_in(txn, world, entries)
             txn.answered(ids)
             return ids
@@ -129,16 +130,30 @@ class Worlds:
     def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Entries of any worlds, in the order of the ids; None for what is not there."""
         engine = self._engine
-        rows = engine.kv.get_many([parse_id(text) for text in ids], engine.entries)
-        return [None if raw is None else self._entry(raw, text) for text, raw in zip(ids, rows, strict=True)]
+        raw_ids = [parse_id(text) for text in ids]
+        places: dict[int, set[int]] = {}
+        for raw in engine.kv.get_many(raw_ids, engine.entries):
+            if raw is not None:
+                number, seq = int.from_bytes(raw[1:5], "big"), int.from_bytes(raw[5:13], "big")
+                places.setdefault(number, set()).add(seq)
+        found = {entry.id: entry for number, seqs in places.items() for entry in self._entries(number, seqs)}
+        return [found.get(format_id(raw_id)) for raw_id in raw_ids]
 
-    def _entry(self, raw: bytes, text: str) -> Entry | None:
-        number, seq = int.from_bytes(raw[1:5], "big"), int.from_bytes(raw[5:13], "big")
+    def _entries(self, number: int, seqs: set[int]) -> Iterator[Entry]:
+        """Entries of one world by their numbers; each frame is read once."""
         if number not in self._names:
             self._names = {row.number: name for name, row in self.all()}
-        _, frame = next(frames(self._engine, number, seq - 1), (b"", b""))
-        entries = decode_entries(frame, self._names[number]) if frame else ()
-        return next((entry for entry in entries if entry.id == text), None)
+        if number not in self._names:
+            raise StorageCorrupt(f"world {number} is not known by a name; run check")
+        read_to = 0
+        for seq in sorted(seqs):
+            if seq > read_to:
+                _, frame = next(frames(self._engine, number, seq - 1), (b"", b""))
+                if not frame:
+                    return
+                count, first_seq, _, _ = decode_entry_head(frame)
+                read_to = max(seq, first_seq + count - 1)
+                yield from decode_entries(frame, self._names[number], seqs)
 
     def stats(self, world: str) -> dict[str, int]:
         row = self.load(world) or World(0)
@@ -154,7 +169,7 @@ class Worlds:
         """What the sweep keeps of a world; everything, unless this says otherwise."""
         key = keys.meta(Meta.WORLD, checked_name(world, "world name"))
         limits = world_limits(retention_s, max_bytes)
-        with self._engine.transaction() as txn:
+        with self._engine.lock, self._engine.transaction() as txn:
             txn.changed = True
             raw = self._engine.kv.get(key, self._engine.meta)
             # Whatever limits it has now, they are replaced: they need not be sound.
@@ -208,10 +223,12 @@ def _chunks(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
     chunk: list[Entry] = []
     size = 0
     for entry in entries:
-        if chunk and size + len(entry.body) > FRAME_BYTES:
+        more = len(entry.body) + 8 * len(entry.vector or ()) + len(entry.kind)
+        more += sum(map(len, entry.labels)) + sum(map(len, entry.flags))
+        if chunk and (size + more > FRAME_BYTES or len(chunk) == FRAME_ENTRIES):
             yield chunk
             chunk, size = [], 0
         chunk.append(entry)
-        size += len(entry.body)
+        size += more
     if chunk:
         yield chunk
