@@ -353,6 +353,20 @@ class RocksStore:
         except Exception as error:
             raise self._failure(error) from error
 
+    def compact(self) -> None:
+        self._check_open()
+        # Bottommost files too, which RocksDB would leave as they are: they hold the oldest versions.
+        options = self._driver.CompactOptions()
+        options.set_bottommost_level_compaction(self._driver.BottommostLevelCompaction.force())
+        families = list(self._families.values())
+        try:
+            for family in families:  # All of them first: a log goes when no family needs it.
+                family.flush(True)
+            for family in families:
+                family.compact_range(None, None, options)
+        except Exception as error:
+            raise self._write_failure(error) from error
+
     def approximate_size(self) -> int:
         """Table files, and the memory tables for what the log holds of them."""
         self._check_open()

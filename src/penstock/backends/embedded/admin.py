@@ -19,7 +19,7 @@ from penstock.event import Entry
 from penstock.settings import QueueSettings
 
 #: Settings whose machinery this version does not have: refused, never ignored.
-_NOT_YET = ("max_leased", "max_leased_per_key", "compress_over_bytes", "on_enqueue", "on_failure")
+_NOT_YET = ("max_leased", "max_leased_per_key", "on_enqueue", "on_failure")
 
 
 class _QueueRow(msgspec.Struct, array_like=True):

@@ -92,14 +92,17 @@ class Enqueuer:
         # Neighbours mostly share the very objects of these three: their shape is then known.
         fairness_key: str | None = None
         priority = weight = -1
+        over_bytes = q.settings.compress_over_bytes
+        plain_bytes = MAX_PAYLOAD_BYTES if over_bytes is None else min(over_bytes, MAX_PAYLOAD_BYTES)
         head = tail = key_prefix = value = b""
         rows: list[Row] = []
         for m in messages:
             try:
-                # By far the most are plain: nothing to them but payload, headers and where they belong.
+                # By far the most are plain: nothing to them but payload, headers and where they belong, and
+                # the payload is stored as it is.
                 plain = (
                     type(m.payload) is bytes
-                    and len(m.payload) <= MAX_PAYLOAD_BYTES
+                    and len(m.payload) <= plain_bytes
                     and type(m.headers) is dict
                     and m.throttle_keys is _NO_KEYS
                     and m.delay_s is _NO_DELAY
@@ -240,7 +243,8 @@ class Enqueuer:
             m.payload,
             placed=found.body.placed or not found.fresh or visible_at_ns > now_ns,
         )
-        txn.put(q.prefix + found.raw_id, encode_body(body), self._engine.messages)
+        raw = encode_body(body, q.settings.compress_over_bytes)
+        txn.put(q.prefix + found.raw_id, raw, self._engine.messages)
         if visible_at_ns > now_ns:
             row.since_ns, row.until_ns = now_ns, visible_at_ns
             enter(txn, q, found.raw_id, StateCode.DELAYED, row)
@@ -333,7 +337,7 @@ class _Rest:
             m.payload,
             placed=delayed,
         )
-        raw_body = encode_body(body)
+        raw_body = encode_body(body, q.settings.compress_over_bytes)
         # Nothing is put before all that may fail has not: a dedup id must not lead to nothing.
         if (first := self._earlier(m, raw_id)) is not None:
             return EnqueueResult(format_id(first), duplicate=True)
@@ -365,7 +369,7 @@ class _Rest:
                     raw_ids.add(parse_id(m.id))
                 if m.dedup_id is not None and q.settings.dedup_window_s:
                     checked_name(m.dedup_id, "dedup_id")
-                    dedup_keys.add(keys.dedup(q.qid, m.dedup_id))
+                    dedup_keys.add(keys.dedup(q.qid, m.dedup_id, engine.dedup_secret))
         ids, ordered = list(raw_ids), list(dedup_keys)
         # What is damaged is the answer to the item that asks for it, and to no other.
         self._known = dict(zip(ids, find_sound(engine, q, ids), strict=True))
@@ -396,7 +400,7 @@ class _Rest:
         if raw_id in self._taken or (found is not None and found.code != StateCode.GONE):
             return raw_id
         if m.dedup_id is not None and q.settings.dedup_window_s:
-            key = keys.dedup(q.qid, m.dedup_id)
+            key = keys.dedup(q.qid, m.dedup_id, txn.engine.dedup_secret)
             remembered = self._dedup.get(key, (0, b""))
             if isinstance(remembered, StorageCorrupt):
                 raise remembered

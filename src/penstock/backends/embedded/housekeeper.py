@@ -1,4 +1,4 @@
-"""The thread that syncs and sweeps beside the traffic, where no clock was injected."""
+"""The threads that sync and sweep beside the traffic, where no clock was injected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLICES_PER_SWEEP = 20
 
 
 class Tidied(Protocol):
-    """What it keeps in order."""
+    """What they keep in order."""
 
     @property
     def engine(self) -> Engine: ...
@@ -28,36 +28,64 @@ class Tidied(Protocol):
     def upkeep(self) -> Upkeep: ...
 
 
-class Housekeeper(threading.Thread):
-    """Syncs in `interval` mode and sweeps, beside the traffic."""
+class _Beside(threading.Thread):
+    """Does the same thing again and again until the store is closed."""
 
-    def __init__(self, backend: Tidied, interval_s: float) -> None:
-        super().__init__(name="penstock-housekeeper", daemon=True)
+    every_s: float
+
+    def __init__(self, name: str, backend: Tidied) -> None:
+        super().__init__(name=f"penstock-{name}", daemon=True)
         self._backend = backend
-        self._syncs = backend.engine.durability == "interval"
-        self._sync_every_s = interval_s
-        self.start()
 
     def run(self) -> None:
-        backend, since_sync_s, since_sweep_s = self._backend, 0.0, 0.0
-        tick_s = min(self._sync_every_s, SWEEP_EVERY_S) if self._syncs else SWEEP_EVERY_S
-        while not backend.closed.wait(tick_s):
-            since_sync_s += tick_s
-            since_sweep_s += tick_s
+        backend = self._backend
+        while not backend.closed.wait(self.every_s):
             try:
-                if self._syncs and since_sync_s >= self._sync_every_s:
-                    since_sync_s = 0.0
-                    backend.engine.sync()
-                if since_sweep_s >= SWEEP_EVERY_S:
-                    since_sweep_s = 0.0
-                    # As long as there is plenty to do, on and on: each slice lets callers in between.
-                    while (
-                        backend.upkeep.tidy(SLICES_PER_SWEEP) >= SLICES_PER_SWEEP
-                        and not backend.closed.is_set()
-                    ):
-                        pass
+                self.work()
             except Exception as error:  # noqa: BLE001
                 # Whatever it is, the next round tries again: a store without a housekeeper rots.
                 if backend.engine.stopped is not None:
                     return
                 log.error("housekeeping failed, will be tried again: %s: %s", type(error).__name__, error)
+
+    def work(self) -> None:
+        raise NotImplementedError
+
+
+class _Syncs(_Beside):
+    """What `interval` mode promises. A thread of its own: a long sweep must not put it off."""
+
+    def __init__(self, backend: Tidied, interval_s: float) -> None:
+        super().__init__("syncs", backend)
+        self.every_s = interval_s
+
+    def work(self) -> None:
+        self._backend.engine.sync()
+
+
+class _Sweeps(_Beside):
+    """What time, bulk operations, retention and rekeying leave to be done."""
+
+    every_s = SWEEP_EVERY_S
+
+    def work(self) -> None:
+        backend = self._backend
+        # As long as there is plenty to do, on and on: each slice lets callers in between.
+        while backend.upkeep.tidy(SLICES_PER_SWEEP) >= SLICES_PER_SWEEP and not backend.closed.is_set():
+            pass
+
+
+class Housekeeper:
+    """Sweeps, and syncs in `interval` mode, beside the traffic."""
+
+    def __init__(self, backend: Tidied, interval_s: float) -> None:
+        self._threads: list[_Beside] = [_Sweeps("sweeps", backend)]
+        if backend.engine.durability == "interval":
+            self._threads.append(_Syncs(backend, interval_s))
+        for thread in self._threads:
+            thread.start()
+
+    def join(self) -> None:
+        """Wait for both to have seen that the store is closed."""
+        for thread in self._threads:
+            thread.join()
