@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -16,8 +17,9 @@ from penstock.codec.vault import Vault
 from penstock.errors import BackendNotInstalled, StorageCorrupt, StorageError, StorageFull, StoreLocked
 from penstock.kv.base import Store
 from penstock.kv.memory import Faults, MemoryStore, SimulatedCrash
-from penstock.kv.rocksdb import Mode, RocksStore
+from penstock.kv.rocksdb import RocksStore
 from penstock.kv.sealed import Rule, SealedStore
+from penstock.kv.tuning import Mode
 from penstock.testing.kv_suite import SPACES, StoreSuite, numbered, put
 
 if TYPE_CHECKING:
@@ -428,3 +430,27 @@ def test_compaction_leaves_nothing_in_the_files_of_what_was_overwritten_or_delet
     assert files_with(b"marker", tmp_path) == []
     store.close()
     assert files_with(b"marker", tmp_path) == []
+
+
+def test_a_compaction_that_is_cut_off_by_closing_says_so_and_closing_waits_for_it(tmp_path: Path) -> None:
+    store = RocksStore.open(tmp_path, SPACES)
+    for number in range(40):
+        put(store, store.space("left"), {b"%06d %06d" % (number, n): bytes(1000) for n in range(500)})
+    raised: list[Exception] = []
+    started = threading.Event()
+
+    def compact() -> None:
+        started.set()
+        try:
+            while True:
+                store.compact()
+        except StorageError as error:
+            raised.append(error)
+
+    running = threading.Thread(target=compact)
+    running.start()
+    started.wait()
+    store.close()
+    running.join()
+    assert len(raised) == 1
+    RocksStore.open(tmp_path, SPACES).close()

@@ -24,14 +24,30 @@ PLAIN = ""
 #: Where a state row has the length of its reason, the one secret part of it.
 _REASON_LENGTH = slice(51, 55)
 _NO_REASON = bytes(4)
-_SECRET_META = frozenset((Meta.USER_STATE, Meta.SECRET))
+#: The others are secret, and so is a kind that nobody has thought about.
+_CLEAR_META = frozenset(
+    (
+        Meta.FORMAT,
+        Meta.QUEUE,
+        Meta.COUNTERS,
+        Meta.WORLD,
+        Meta.CURSOR,
+        Meta.JOB,
+        Meta.LANE_HINT,
+        Meta.DUE_HINT,
+        Meta.NEXT_NUMBER,
+        Meta.OPENINGS,
+        Meta.KEYS,
+        Meta.REKEY,
+    )
+)
 
 #: Spaces with secret values, and which of their rows are secret. Keys, and all other rows, stay readable.
 RULES: dict[str, Rule] = {
     "messages": lambda key, value: True,
     "journal": lambda key, value: True,
     "state": lambda key, value: value[_REASON_LENGTH] != _NO_REASON,
-    "meta": lambda key, value: key[0] in _SECRET_META,
+    "meta": lambda key, value: key[0] not in _CLEAR_META,
 }
 
 

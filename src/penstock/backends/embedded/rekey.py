@@ -15,7 +15,7 @@ from penstock.backends.embedded.encryption import PLAIN, RULES, KeysRow, RekeyRo
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.rows import packed
-from penstock.errors import StorageError
+from penstock.errors import StorageCorrupt
 from penstock.kv.sealed import SealedStore
 
 log = logging.getLogger("penstock")
@@ -34,7 +34,8 @@ class Rekey:
         self._kv = engine.kv if isinstance(engine.kv, SealedStore) else None
         self._keys = read_keys(engine.kv)
         self._under_way = self._kv is not None and read_rekey(engine.kv) is not None
-        self._halted = False
+        #: Why it does not go on by itself.
+        self.given_up: list[str] = []
         self._completing = threading.Lock()
         self._last = RekeyReport()
 
@@ -68,7 +69,7 @@ class Rekey:
 
     def slice(self) -> int:
         """One slice of what is under way, for upkeep; 1 if there was something to do."""
-        if not self._under_way or self._halted:
+        if not self._under_way or self.given_up:
             return 0
         try:
             row = self._slice()
@@ -80,10 +81,10 @@ class Rekey:
                 self._complete()
             finally:
                 self._completing.release()
-        except StorageError as error:
-            # A store that cannot be read in one place has other work to do.
-            self._halted = True
-            log.error("rekeying has stopped until it is called for again: %s", error)
+        except StorageCorrupt as error:
+            # Not tried again and again: it stays as it is until somebody has seen to it.
+            self.given_up = [f"rekeying has stopped until it is called for again: {error}"]
+            log.error("%s", self.given_up[0])
             return 0
         return 1
 
@@ -91,7 +92,7 @@ class Rekey:
         """Whether there is something to do; it is written down that it shall be done."""
         engine = self._engine
         with engine.lock:
-            self._halted = False
+            self.given_up = []
             if self._kv is None or self._under_way or not self.others():
                 return self._under_way
             with engine.transaction() as txn:

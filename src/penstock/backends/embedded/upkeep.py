@@ -40,7 +40,8 @@ class Upkeep:
     def reasons(self) -> list[str]:
         """What of the upkeep does not go on."""
         queues = [why for number, why in self._damaged_queues.items() if number in self._engine.by_qid]
-        return [*self._failures.values(), *queues, *self._damaged_worlds.values(), *self._bulk.given_up]
+        jobs = [*self._bulk.given_up, *self._rekey.given_up]
+        return [*self._failures.values(), *queues, *self._damaged_worlds.values(), *jobs]
 
     def tidy(self, budget: int) -> int:
         """Up to so many slices; how many were done.
