@@ -159,7 +159,7 @@ def test_packed_structures_have_the_parts_of_the_code(name: str, structure: type
 
 def test_a_sealed_record_has_the_parts_that_are_written_down() -> None:
     vault = Vault({"main": bytes(32)}, "main")
-    record = vault.seal(b"place", b"value")
+    record = vault.sealer(b"place")(b"key", b"value")
     sizes = [row["bytes"] for row in table(PAGE, "Sealed record")]
     fixed = sum(int(size) for size in sizes if size.isdecimal())
     assert len(record) == fixed + len("main") + len(b"value")

@@ -32,6 +32,11 @@ _NONCE_START = bytes(12 - COUNTER_BYTES)
 #: (nonce, text, associated data) -> text
 _Cipher = Callable[[bytes, bytes, bytes], bytes]
 
+#: (key of the row, value) -> record
+Seal = Callable[[bytes, bytes], bytes]
+#: (key of the row, record) -> value; None if it does not open
+Open = Callable[[bytes, bytes], bytes | None]
+
 
 def _derived(key: bytes, salt: bytes | None, info: bytes, length: int) -> bytes:
     return HKDF(SHA256(), length, salt, info).derive(key)
@@ -45,13 +50,14 @@ def verifier(key: bytes) -> bytes:
 class Vault:
     """Keys by id, one of which may be the active one: new records are sealed with it.
 
-    A *place* is where a record belongs. It is bound to it: moved anywhere else, a record does not open.
+    A *place* is a kind of rows, and a record is bound to it and to its row's key: in any other place, or
+    under any other key, it does not open.
     """
 
     def __init__(self, keys: Mapping[str, bytes], active: str | None) -> None:
         self._keys = dict(keys)
         self.active = active
-        self._reading = functools.lru_cache(maxsize=SUBKEYS_KEPT)(self._decryption)
+        self._decryption = functools.lru_cache(maxsize=SUBKEYS_KEPT)(self._new_decryption)
         if active is not None:
             self._writing = self._new_subkey(active)
 
@@ -63,26 +69,46 @@ class Vault:
     def _cipher(self, key_id: str, salt: bytes) -> AESGCM:
         return AESGCM(_derived(self._keys[key_id], salt, _SUBKEY_INFO, KEY_BYTES))
 
-    def _decryption(self, start: bytes) -> _Cipher:
+    def _new_decryption(self, start: bytes) -> _Cipher:
         return self._cipher(start[2:-SALT_BYTES].decode(), start[-SALT_BYTES:]).decrypt
 
-    def seal(self, place: bytes, value: bytes) -> bytes:
-        """The record to store for a value, with the active key."""
-        start, encrypt, counter = self._writing
-        # One step of the interpreter: no two threads get the same number.
-        number = next(counter)
-        if number >= RECORDS_PER_SUBKEY:
-            assert self.active is not None
-            self._writing = self._new_subkey(self.active)
-            return self.seal(place, value)
-        count = number.to_bytes(COUNTER_BYTES, "big")
-        return start + count + encrypt(_NONCE_START + count, value, start + place)
+    def sealer(self, place: bytes) -> Seal:
+        """What seals the values of a place, each under its row's key, with the active key."""
 
-    def open(self, place: bytes, raw: bytes) -> bytes | None:
-        """The value of a sealed record; None if it does not open."""
-        try:
-            end = 2 + raw[1] + SALT_BYTES
-            start, text_at = raw[:end], end + COUNTER_BYTES
-            return self._reading(start)(_NONCE_START + raw[end:text_at], raw[text_at:], start + place)
-        except (InvalidTag, LookupError, ValueError):
-            return None
+        def seal(key: bytes, value: bytes) -> bytes:
+            start, encrypt, counter = self._writing
+            # One step of the interpreter: no two threads get the same number.
+            number = next(counter)
+            if number >= RECORDS_PER_SUBKEY:
+                assert self.active is not None
+                self._writing = self._new_subkey(self.active)
+                return seal(key, value)
+            count = number.to_bytes(COUNTER_BYTES, "big")
+            return start + count + encrypt(_NONCE_START + count, value, start + place + key)
+
+        return seal
+
+    def opener(self, place: bytes) -> Open:
+        """What opens the records of a place."""
+        # Neighbours mostly share a subkey: the last one is at hand.
+        last: tuple[bytes, int, int, bytes, _Cipher] = (b"\0", 0, 0, b"", _no_cipher)
+
+        def open(key: bytes, record: bytes) -> bytes | None:
+            nonlocal last
+            start, counter_at, text_at, bound, decrypt = last
+            try:
+                if not record.startswith(start):
+                    counter_at = 2 + record[1] + SALT_BYTES
+                    start, text_at = record[:counter_at], counter_at + COUNTER_BYTES
+                    bound, decrypt = start + place, self._decryption(start)
+                    last = start, counter_at, text_at, bound, decrypt
+                nonce = _NONCE_START + record[counter_at:text_at]
+                return decrypt(nonce, record[text_at:], bound + key)
+            except (InvalidTag, LookupError, ValueError):
+                return None
+
+        return open
+
+
+def _no_cipher(nonce: bytes, text: bytes, bound: bytes) -> bytes:
+    raise LookupError

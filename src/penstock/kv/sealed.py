@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.codec.sealed import SEALED_VERSION, key_id_of
-from penstock.codec.vault import Vault
+from penstock.codec.vault import Open, Seal, Vault
 from penstock.kv.base import Batch, Reader, Row, Snapshot, Space, Store
 
 #: Whether a row's plain value is secret, by its key and value.
@@ -18,10 +18,11 @@ Rule = Callable[[bytes, bytes], bool]
 
 
 class _Sealed(NamedTuple):
-    """A space with secret values: what binds a record to it, and which of its rows are secret."""
+    """A space with secret values: which of its rows they are, and what seals and opens them."""
 
-    place: bytes
     is_secret: Rule
+    seal: Seal
+    open: Open
 
 
 class Renewed(NamedTuple):
@@ -38,33 +39,32 @@ class Renewed(NamedTuple):
 class SealedBatch:
     """A batch of the store below, with secret values sealed as they are put."""
 
-    __slots__ = ("_put", "_sealed", "_vault", "delete", "delete_range", "inner")
+    __slots__ = ("_put", "_sealed", "delete", "delete_range", "inner")
 
-    def __init__(self, inner: Batch, vault: Vault, sealed: Mapping[Space, _Sealed]) -> None:
+    def __init__(self, inner: Batch, sealed: Mapping[Space, _Sealed]) -> None:
         self.inner = inner
         self._put, self.delete, self.delete_range = inner.put, inner.delete, inner.delete_range
-        self._vault = vault
         self._sealed = sealed
 
     def put(self, key: bytes, value: bytes, space: Space, /) -> None:
         sealed = self._sealed.get(space)
         if sealed is not None and sealed.is_secret(key, value):
-            value = self._vault.seal(sealed.place + key, value)
+            value = sealed.seal(key, value)
         self._put(key, value, space)
 
 
 class _SealedReader:
     """Reading, which the store and its snapshots share."""
 
-    def __init__(self, inner: Any, vault: Vault, sealed: dict[Space, _Sealed]) -> None:
+    def __init__(self, inner: Any, sealed: dict[Space, _Sealed]) -> None:
         self._inner: Reader = inner
-        self._vault = vault
         self._sealed = sealed
 
     def get(self, key: bytes, space: Space) -> bytes | None:
         value = self._inner.get(key, space)
         if value and value[0] == SEALED_VERSION and space in self._sealed:
-            return self._opened(self._sealed[space], key, value)
+            opened = self._sealed[space].open(key, value)
+            return value if opened is None else opened
         return value
 
     def get_many(self, keys: Sequence[bytes], space: Space) -> list[bytes | None]:
@@ -72,10 +72,11 @@ class _SealedReader:
         sealed = self._sealed.get(space)
         if sealed is None:
             return values
-        return [
-            self._opened(sealed, key, value) if value and value[0] == SEALED_VERSION else value
-            for key, value in zip(keys, values, strict=True)
-        ]
+        for at, value in enumerate(values):
+            if value and value[0] == SEALED_VERSION:
+                opened = sealed.open(keys[at], value)
+                values[at] = value if opened is None else opened
+        return values
 
     def scan(
         self,
@@ -88,17 +89,17 @@ class _SealedReader:
     ) -> Iterator[Row]:
         rows = self._inner.scan(space, lower, upper, reverse=reverse, limit=limit)
         sealed = self._sealed.get(space)
-        return rows if sealed is None else self._opened_rows(sealed, rows)
+        return rows if sealed is None else _opened_rows(sealed.open, rows)
 
-    def _opened_rows(self, sealed: _Sealed, rows: Iterator[Row]) -> Iterator[Row]:
-        for key, value in rows:
-            if value and value[0] == SEALED_VERSION:
-                value = self._opened(sealed, key, value)
-            yield key, value
 
-    def _opened(self, sealed: _Sealed, key: bytes, value: bytes) -> bytes:
-        opened = self._vault.open(sealed.place + key, value)
-        return value if opened is None else opened
+def _opened_rows(open_record: Open, rows: Iterator[Row]) -> Iterator[Row]:
+    for row in rows:
+        key, value = row
+        if value and value[0] == SEALED_VERSION:
+            opened = open_record(key, value)
+            yield row if opened is None else (key, opened)
+        else:
+            yield row
 
 
 class SealedSnapshot(_SealedReader):
@@ -113,24 +114,21 @@ class SealedStore(_SealedReader):
     """`kv.base.Store` over another one. With no active key in the vault it reads both and writes plain."""
 
     def __init__(self, store: Store, vault: Vault, rules: Mapping[str, Rule]) -> None:
-        sealed = {
-            store.space(name): _Sealed(bytes((len(name),)) + name.encode(), rule)
-            for name, rule in rules.items()
-        }
-        super().__init__(store, vault, sealed)
+        sealed = {}
+        for name, rule in rules.items():
+            place = bytes((len(name),)) + name.encode()
+            sealed[store.space(name)] = _Sealed(rule, vault.sealer(place), vault.opener(place))
+        super().__init__(store, sealed)
         self._store = store
         self._sealing = sealed if vault.active is not None else {}
-
-    @property
-    def active(self) -> str | None:
-        """The key that new records are sealed with."""
-        return self._vault.active
+        #: The key that new records are sealed with.
+        self.active = vault.active
 
     def space(self, name: str) -> Space:
         return self._store.space(name)
 
     def batch(self) -> SealedBatch:
-        return SealedBatch(self._store.batch(), self._vault, self._sealing)
+        return SealedBatch(self._store.batch(), self._sealing)
 
     def write(self, batch: Batch, *, sync: bool = False) -> None:
         assert isinstance(batch, SealedBatch), "a batch of another store"
@@ -140,7 +138,7 @@ class SealedStore(_SealedReader):
         self._store.sync()
 
     def snapshot(self) -> Snapshot:
-        return SealedSnapshot(self._store.snapshot(), self._vault, self._sealed)
+        return SealedSnapshot(self._store.snapshot(), self._sealed)
 
     def checkpoint(self, path: str) -> None:
         self._store.checkpoint(path)
@@ -172,7 +170,7 @@ class SealedStore(_SealedReader):
             key_id = key_id_of(value)
             if key_id == self.active or (key_id is None and not sealed.is_secret(key, value)):
                 continue
-            plain = value if key_id is None else self._vault.open(sealed.place + key, value)
+            plain = value if key_id is None else sealed.open(key, value)
             if plain is None:
                 unreadable.append(str(key_id))
             else:
