@@ -56,7 +56,8 @@ def test_what_is_set_aside_of_a_damaged_log_shows_no_secret(tmp_path: Path) -> N
     left = tmp_path.parent / "left"
     left.mkdir()
     for file in tmp_path.iterdir():
-        (left / file.name).write_bytes(file.read_bytes())
+        if file.is_file():
+            (left / file.name).write_bytes(file.read_bytes())
     ps.close()
     (log,) = [file for file in left.glob("*.log") if file.stat().st_size]
     raw = bytearray(log.read_bytes())

@@ -13,6 +13,7 @@ log = logging.getLogger("penstock")
 
 SWEEP_EVERY_S = 0.25
 SLICES_PER_SWEEP = 20
+PATIENCE_S = 10.0
 
 
 class Tidied(Protocol):
@@ -86,6 +87,6 @@ class Housekeeper:
             thread.start()
 
     def join(self) -> None:
-        """Wait for both to have seen that the store is closed."""
+        """Wait for both to have seen that the store is closed; a long compaction is cut off by closing it."""
         for thread in self._threads:
-            thread.join()
+            thread.join(PATIENCE_S)

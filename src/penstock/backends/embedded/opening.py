@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+import traceback
 from pathlib import Path
 
 from penstock.backends.embedded.backend import EmbeddedBackend
@@ -93,6 +94,8 @@ def _backend(
             encryption=encryption,
             provider=keys or configured_keys(encryption.key_file, encryption.key_command),
         )
-    except BaseException:
+    except BaseException as error:
         kv.close()
+        # Handles of the store in there would keep the database open for as long as someone keeps the error.
+        traceback.clear_frames(error.__traceback__)
         raise
