@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -154,11 +155,12 @@ class FirstOf:
         return None
 
 
-def configured_keys(key_file: str | None, key_command: Sequence[str] | None) -> KeyProvider:
-    """What settings name: the environment, then the file, then the command."""
+def configured_keys(key_file: str | None, key_command: str | Sequence[str] | None) -> KeyProvider:
+    """What settings name: the environment, then the file, then the command, one text or its words."""
     providers: list[KeyProvider] = [EnvironmentKeys()]
     if key_file is not None:
         providers.append(FileKeys(key_file))
     if key_command is not None:
-        providers.append(CommandKeys(key_command))
+        words = shlex.split(key_command) if isinstance(key_command, str) else key_command
+        providers.append(CommandKeys(words))
     return FirstOf(*providers)

@@ -11,6 +11,7 @@ import penstock
 from penstock import DecryptFailed, InvalidConfig, KeyMissing, ManualClock, NewMessage, StorageCorrupt
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.keys import Meta
+from penstock.config import Config, EncryptionSettings, StorageSettings
 from tests.encryption.stores import KEYS, Keys, fill, opened, raw_store, rows
 
 
@@ -82,6 +83,15 @@ def test_several_keys_are_readable_at_once(tmp_path: Path) -> None:
 def test_a_provider_must_give_32_bytes(tmp_path: Path, key: bytes) -> None:
     with pytest.raises(InvalidConfig, match="key 'main': the key provider must give 32 bytes"):
         opened(tmp_path, keys=Keys(main=key))
+
+
+@pytest.mark.parametrize("key_id", ["", "a b", "x" * 65])
+def test_an_id_that_cannot_be_used_is_refused_however_the_settings_were_made(
+    tmp_path: Path, key_id: str
+) -> None:
+    settings = StorageSettings(path=str(tmp_path), encryption=EncryptionSettings(enabled=True, key_id=key_id))
+    with pytest.raises(InvalidConfig, match="key_id is"):
+        penstock.open(Config(source="test", default=settings), keys=Keys())
 
 
 def test_a_store_that_never_was_encrypted_asks_for_no_key(tmp_path: Path) -> None:

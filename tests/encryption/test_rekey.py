@@ -8,7 +8,16 @@ from random import Random
 
 import pytest
 
-from penstock import DecryptFailed, KeyMissing, ManualClock, NewMessage, Penstock, Queue, StorageFull
+from penstock import (
+    DecryptFailed,
+    KeyMissing,
+    ManualClock,
+    NewMessage,
+    Penstock,
+    Queue,
+    StorageCorrupt,
+    StorageFull,
+)
 from penstock.backends.base import RekeyReport
 from penstock.backends.embedded import rekey
 from penstock.backends.embedded.backend import EmbeddedBackend
@@ -17,6 +26,7 @@ from penstock.backends.embedded.keys import SPACES
 from penstock.codec.sealed import key_id_of
 from penstock.config import EncryptionSettings
 from penstock.kv.memory import Faults, MemoryStore, SimulatedCrash
+from penstock.kv.sealed import SealedStore
 from penstock.settings import queue_settings
 from tests.encryption.stores import (
     ALL_KEYS,
@@ -239,6 +249,31 @@ def test_a_record_that_does_not_open_is_left_alone_and_its_key_is_kept(tmp_path:
         ps.queue("q").purge("dead")
         assert ps.rekey().unreadable == 0
     opened(tmp_path, "new", Keys("new")).close()
+
+
+def test_damage_stops_it_with_a_reason_in_health_and_calling_again_takes_it_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(tmp_path, None) as ps:
+        fill(ps)
+    with opened(tmp_path, "main") as ps:
+        start(ps, 2)
+
+        def damaged(*args: object) -> None:
+            raise StorageCorrupt("a damaged block")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(SealedStore, "renew", damaged)
+            while ps.sweep():
+                pass
+            assert ps.health().status == "degraded"
+            assert ["a damaged block" in why for why in ps.health().reasons["default"]].count(True) == 1
+            ps.queue("q").enqueue(b"still working")
+            with pytest.raises(StorageCorrupt, match="a damaged block"):
+                ps.rekey()
+        ps.rekey()
+        assert not any("rekey" in why for why in ps.health().reasons.get("default", []))
+    assert set(key_ids(tmp_path)) == {"main"}
 
 
 def test_traffic_goes_on_while_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

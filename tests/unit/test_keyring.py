@@ -149,3 +149,8 @@ def test_the_first_provider_that_has_a_key_gives_it(tmp_path: Path, monkeypatch:
     keys = configured_keys(file, [sys.executable, "-c", "print('c' * 64)"])
     assert [keys.key(key_id) for key_id in ("a", "b", "c")] == [bytes.fromhex(x * 64) for x in "abc"]
     assert FirstOf().key("a") is None
+
+
+def test_a_command_may_be_one_text() -> None:
+    keys = configured_keys(None, f"{sys.executable} -c \"print('c' * 64)\"")
+    assert keys.key("from-the-command") == bytes.fromhex("c" * 64)

@@ -12,7 +12,7 @@ from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.rows import packed, unpacked
 from penstock.config import EncryptionSettings
 from penstock.errors import DecryptFailed, InvalidConfig, KeyMissing
-from penstock.keyring import KEY_BYTES, KeyProvider, variable
+from penstock.keyring import ACCEPTED_IDS, KEY_BYTES, KeyProvider, is_key_id, variable
 from penstock.kv.base import Store
 from penstock.kv.sealed import Rule, SealedStore
 
@@ -95,7 +95,11 @@ def _active(settings: EncryptionSettings, row: KeysRow | None) -> str:
     """The key to seal with. A setting that was left open follows the store."""
     if settings.enabled is None:
         return PLAIN if row is None else row.active
-    return settings.key_id if settings.enabled else PLAIN
+    if not settings.enabled:
+        return PLAIN
+    if not is_key_id(settings.key_id):
+        raise InvalidConfig(f"encryption.key_id is {settings.key_id!r:.80}; accepted: {ACCEPTED_IDS}")
+    return settings.key_id
 
 
 def unlock(
