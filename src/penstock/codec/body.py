@@ -81,14 +81,9 @@ def after_order(variable: bytes) -> bytes:
 def encode_body(body: Body, compress_over_bytes: int | None = None) -> bytes:
     """The body's bytes; a payload of more than so many is compressed, if that makes it smaller."""
     variable = encode_variable((body.fairness_key, body.headers, body.throttle_keys, body.dedup_id))
-    version, payload = BODY_VERSION, body.payload
-    if compress_over_bytes is not None and len(payload) > compress_over_bytes:
-        packed = compressed(payload)
-        if packed is not None:
-            version, payload = COMPRESSED_VERSION, packed
-    return (
+    raw = (
         FIXED.pack(
-            version,
+            BODY_VERSION,
             _PLACED if body.placed else 0,
             body.priority,
             body.weight,
@@ -98,8 +93,16 @@ def encode_body(body: Body, compress_over_bytes: int | None = None) -> bytes:
             len(variable),
         )
         + variable
-        + payload
+        + body.payload
     )
+    size = len(body.payload)
+    return raw if compress_over_bytes is None or size <= compress_over_bytes else compact_body(raw, size)
+
+
+def compact_body(raw: bytes, payload_bytes: int) -> bytes:
+    """The same body with its payload, so many bytes at its end, compressed, if that makes it smaller."""
+    packed = compressed(raw[-payload_bytes:])
+    return raw if packed is None else bytes((COMPRESSED_VERSION,)) + raw[1:-payload_bytes] + packed
 
 
 def decode_body(raw: bytes) -> Body:

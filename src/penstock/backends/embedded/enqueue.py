@@ -20,6 +20,7 @@ from penstock.codec.body import (
     before_order,
     check_headers,
     check_message,
+    compact_body,
     encode_body,
     encode_variable,
 )
@@ -92,17 +93,16 @@ class Enqueuer:
         # Neighbours mostly share the very objects of these three: their shape is then known.
         fairness_key: str | None = None
         priority = weight = -1
-        over_bytes = q.settings.compress_over_bytes
-        plain_bytes = MAX_PAYLOAD_BYTES if over_bytes is None else min(over_bytes, MAX_PAYLOAD_BYTES)
+        compress_over = q.settings.compress_over_bytes
+        over_bytes = MAX_PAYLOAD_BYTES if compress_over is None else compress_over
         head = tail = key_prefix = value = b""
         rows: list[Row] = []
         for m in messages:
             try:
-                # By far the most are plain: nothing to them but payload, headers and where they belong, and
-                # the payload is stored as it is.
+                # By far the most are plain: nothing to them but payload, headers and where they belong.
                 plain = (
                     type(m.payload) is bytes
-                    and len(m.payload) <= plain_bytes
+                    and len(m.payload) <= MAX_PAYLOAD_BYTES
                     and type(m.headers) is dict
                     and m.throttle_keys is _NO_KEYS
                     and m.delay_s is _NO_DELAY
@@ -119,7 +119,10 @@ class Enqueuer:
                 if plain:
                     raw_id = high + low_raw
                     rest_of_head = self._tail(m) if m.headers else tail
-                    put(body_prefix + low_raw, head + order_raw + rest_of_head + m.payload, bodies)
+                    body = head + order_raw + rest_of_head + m.payload
+                    if len(m.payload) > over_bytes:
+                        body = compact_body(body, len(m.payload))
+                    put(body_prefix + low_raw, body, bodies)
                     key = key_prefix + order_raw + raw_id
                     put(key, value, ready)
                     ids.append(raw_id)
