@@ -25,6 +25,7 @@ from penstock.errors import (
 )
 from penstock.event import Entry, Event, Kind
 from penstock.journal import Cursor, Journal
+from penstock.keyring import KeyProvider
 from penstock.message import Delivery, EnqueueResult, Message, NewMessage, Outcome, Page, State
 from penstock.penstock import Penstock, open
 from penstock.queue import Queue
@@ -48,6 +49,7 @@ __all__ = [
     "InvalidMessage",
     "Journal",
     "KeyMissing",
+    "KeyProvider",
     "Kind",
     "ManualClock",
     "Message",

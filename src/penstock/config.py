@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
@@ -14,6 +15,7 @@ import msgspec
 import yaml
 
 from penstock.errors import InvalidConfig
+from penstock.keyring import ACCEPTED_IDS, is_key_id
 from penstock.settings import QueueSettings, queue_settings
 
 DEFAULT = "default"
@@ -33,6 +35,7 @@ _MAX_NUMBER_CHARS = 64
 _STORE = ("engine", "path")
 _TUNING = ("durability", "interval_ms", "rocksdb.cache_capacity", "rocksdb.mode")
 _URL_OPTIONS = {"rocksdb": _TUNING, "memory": _TUNING[:2]}
+_ENCRYPTION = tuple(f"encryption.{name}" for name in ("enabled", "key_id", "key_file", "key_command"))
 
 
 class RocksDBSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,10 +46,15 @@ class RocksDBSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EncryptionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`key_id` names the key: its value never stands in a file."""
+    """`key_id` names the key that new records are sealed with. `enabled` None: as the store was, so far.
 
-    enabled: bool = False
+    Keys come from the environment, `key_file` (absolute once read) or `key_command` (its words).
+    """
+
+    enabled: bool | None = None
     key_id: str = "main"
+    key_file: str | None = None
+    key_command: str | tuple[str, ...] | None = None
 
 
 class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +115,7 @@ def from_folder(path: str | os.PathLike[str], environ: Mapping[str, str] = os.en
     text = os.fsdecode(path)
     reader = _Reader(f"folder {text!r}", environ, Path())
     values: dict[str, object] = {"path": text}
-    reader.take_environment(values, _TUNING)
+    reader.take_environment(values, (*_TUNING, *_ENCRYPTION))
     return Config(source=text, default=reader.storage(values))
 
 
@@ -118,7 +126,7 @@ def from_url(url: str, environ: Mapping[str, str] = os.environ) -> Config:
     if _scheme(url) not in _URL_OPTIONS:
         return Config(source=masked_url(url), default=BackendSettings(url=url))
     name = url.partition("?")[0]
-    return Config(source=name, default=_Reader(name, environ, Path()).embedded(url, _TUNING))
+    return Config(source=name, default=_Reader(name, environ, Path()).embedded(url, (*_TUNING, *_ENCRYPTION)))
 
 
 def load(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) -> Config:
@@ -129,7 +137,7 @@ def load(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) 
     tree = reader.document(file)
     reader.check_keys("", tree, _SECTIONS)
     storage = reader.mapping("storage", tree.get("storage"), _types(StorageSettings))
-    reader.take_environment(storage, (*_STORE, *_TUNING))
+    reader.take_environment(storage, (*_STORE, *_TUNING, *_ENCRYPTION))
     backends = {
         backend: reader.backend(backend, value)
         for backend, value in reader.mapping("backends", tree.get("backends")).items()
@@ -262,9 +270,9 @@ class _Reader:
                 continue
             self.labels[f"storage.{key}"] = variable
             self.written.pop(f"storage.{key}", None)
-            if key == "path":
+            if key in ("path", "encryption.key_file"):
                 # Like a path typed in a shell: relative to where the process runs, not to the file.
-                text = self.interpolated("storage.path", text)
+                text = self.interpolated(f"storage.{key}", text)
                 text = str(Path(_expanded(text, self.environ)).absolute())
             self.put(storage, key, text)
 
@@ -272,13 +280,18 @@ class _Reader:
         """Set a key below `storage` to what a variable or a URL gave as text."""
         section, _, leaf = key.rpartition(".")
         target = storage
-        if section == "rocksdb":
-            storage[section] = target = self.rocksdb(storage)
-        is_number = leaf == "interval_ms" and re.fullmatch("[0-9]{1,9}", text)
-        target[leaf] = int(text) if is_number else text
+        if section:
+            storage[section] = target = self.section(storage, section)
+        if leaf == "interval_ms" and re.fullmatch("[0-9]{1,9}", text):
+            target[leaf] = int(text)
+        elif leaf == "enabled":
+            target[leaf] = {"true": True, "false": False}.get(text.lower(), text)
+        else:
+            target[leaf] = text
 
-    def rocksdb(self, storage: dict[str, object]) -> dict[str, object]:
-        return self.mapping("storage.rocksdb", storage.get("rocksdb"), _types(RocksDBSettings))
+    def section(self, storage: dict[str, object], name: str) -> dict[str, object]:
+        accepted = _types(_types(StorageSettings)[name])
+        return self.mapping(f"storage.{name}", storage.get(name), accepted)
 
     def embedded(self, url: str, environment: tuple[str, ...]) -> StorageSettings:
         """The store that a rocksdb: or memory: URL names."""
@@ -304,22 +317,41 @@ class _Reader:
         return self.storage(storage)
 
     def storage(self, values: dict[str, object]) -> StorageSettings:
-        values["rocksdb"] = rocksdb = self.rocksdb(values)
+        values["rocksdb"] = rocksdb = self.section(values, "rocksdb")
         if "cache_capacity" in rocksdb:
             rocksdb["cache_capacity"] = self.cache_bytes(rocksdb["cache_capacity"])
+        encryption = self.encryption("storage.encryption", values.pop("encryption", None))
         checked = self.fields("storage", _types(StorageSettings), values)
-        settings = msgspec.convert(checked, StorageSettings)
+        settings = msgspec.convert({**checked, "encryption": encryption}, StorageSettings)
         if not 1 <= settings.interval_ms <= MAX_INTERVAL_MS:
             raise self.refusal("storage.interval_ms", f"is out of range; accepted: 1 to {MAX_INTERVAL_MS}")
-        if settings.encryption.enabled:
-            problem = "is true, but this version has no encryption at rest yet; accepted: false"
-            raise self.refusal("storage.encryption.enabled", problem)
         if settings.engine == "memory":
             return msgspec.structs.replace(settings, path="")
         if not settings.path or "\0" in settings.path:
             raise self.refusal("storage.path", "must be a path that is not empty and has no NUL in it")
         path = Path(self.folder, _expanded(settings.path, self.environ)).absolute()
         return msgspec.structs.replace(settings, path=str(path))
+
+    def encryption(self, key: str, value: object) -> EncryptionSettings:
+        types = _types(EncryptionSettings)
+        checked = self.fields(key, types, self.mapping(key, value, types))
+        settings = msgspec.convert(checked, EncryptionSettings)
+        if not is_key_id(settings.key_id):
+            shown = self.shown(f"{key}.key_id", settings.key_id)
+            raise self.refusal(f"{key}.key_id", f"is {shown}; accepted: {ACCEPTED_IDS}")
+        file, command = settings.key_file, settings.key_command
+        if file is not None:
+            if not file or "\0" in file:
+                raise self.refusal(f"{key}.key_file", "must be a path that is not empty and has no NUL in it")
+            file = str(Path(self.folder, _expanded(file, self.environ)).absolute())
+        if isinstance(command, str):
+            try:
+                command = tuple(shlex.split(command))
+            except ValueError as error:
+                raise self.refusal(f"{key}.key_command", f"has unbalanced quotes: {error}") from None
+        if command is not None and not (command and command[0]):
+            raise self.refusal(f"{key}.key_command", "must be a command and its arguments")
+        return msgspec.structs.replace(settings, key_file=file, key_command=command)
 
     def cache_bytes(self, value: object) -> int:
         match = _SIZE.fullmatch(value) if isinstance(value, str) else None
@@ -341,11 +373,12 @@ class _Reader:
         if not isinstance(url, str) or not _SCHEME.match(url):
             raise self.refusal(f"{key}.url", "must be a URL, such as redis+lists://localhost:6379/0")
         if _scheme(url) in _URL_OPTIONS:
-            self.check_keys(key, options, ("url",))
+            encryption = self.encryption(f"{key}.encryption", options.pop("encryption", None))
+            self.check_keys(key, options, ("url", "encryption"))
             reader = _Reader(f"{self.name}: {key}.url", self.environ, self.folder)
             if f"{key}.url" in self.written:
                 reader.written = dict.fromkeys((f"storage.{leaf}" for leaf in _TUNING), "${…}")
-            return reader.embedded(url, ())
+            return msgspec.structs.replace(reader.embedded(url, ()), encryption=encryption)
         for option, content in options.items():
             if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", option):
                 raise self.refusal(key, "has an option whose name is not made of letters, digits and _")
@@ -387,7 +420,7 @@ class _Reader:
             converted: object = msgspec.convert(value, kind)
         except msgspec.ValidationError as error:
             problem, _, at = str(error).partition(" - at `$")
-            accepted = "; accepted: true, false" if kind is bool else ""
+            accepted = "; accepted: true, false" if bool in (kind, *get_args(kind)) else ""
             raise self.refusal(key + at.rstrip("`"), f"cannot be used: {problem}{accepted}") from None
         return converted
 

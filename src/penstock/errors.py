@@ -18,10 +18,10 @@
     ├── Unauthorized
     └── StorageError
         ├── StorageCorrupt           bytes that fail their checksum or do not decode
+        │   └── DecryptFailed        a sealed record that does not open, or a key that is not the right one
         ├── StorageFull              (retryable) no room; nothing was changed
         ├── StoreLocked              (retryable) another process owns the store
-        ├── KeyMissing               an encryption key that records name is not available
-        └── DecryptFailed
+        └── KeyMissing               an encryption key that records name is not available
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ class KeyMissing(StorageError):
     """An encryption key that stored records name is not available."""
 
 
-class DecryptFailed(StorageError):
-    """A record does not decrypt with the key that it names."""
+class DecryptFailed(StorageCorrupt):
+    """A sealed record does not open, or a key is not the one that the store was written with."""
 
 
 def is_of_the_store(error: BaseException) -> bool:

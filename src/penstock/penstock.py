@@ -13,13 +13,21 @@ from typing import Any
 import msgspec
 
 from penstock import config as configuration
-from penstock.backends.base import BackendInfo, BackendMetrics, CheckReport, QueueBackend
+from penstock.backends.base import (
+    BackendInfo,
+    BackendMetrics,
+    CheckReport,
+    Progress,
+    QueueBackend,
+    RekeyReport,
+)
 from penstock.backends.registry import factory_of, open_backend
 from penstock.clock import Clock
 from penstock.config import Config
 from penstock.errors import InvalidConfig, InvalidMessage, QueueAlreadyExists, QueueNotFound, Unsupported
 from penstock.event import Entry
 from penstock.journal import Journal, Moment, UserState, moment_ns
+from penstock.keyring import KeyProvider
 from penstock.message import MAX_COUNT, DueItem, checked_batch
 from penstock.queue import Queue
 from penstock.settings import QueueSettings, queue_settings
@@ -52,18 +60,26 @@ def open(
     *,
     clock: Clock | None = None,
     rng: random.Random | None = None,
+    keys: KeyProvider | None = None,
 ) -> Penstock:
     """Open a folder, a penstock.yaml or a URL. Everything is verified before this returns.
 
     With a `clock`, time and sweeps are the caller's; without one, a thread of the store's own sweeps.
+    Encryption keys come from `keys`, if it is given, instead of where the configuration says.
     """
-    return Penstock(configuration.resolve(target), clock, rng)
+    return Penstock(configuration.resolve(target), clock, rng, keys)
 
 
 class Penstock:
     """An open system: queues, wherever each of them lives. Safe to share between threads."""
 
-    def __init__(self, config: Config, clock: Clock | None, rng: random.Random | None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock | None,
+        rng: random.Random | None,
+        keys: KeyProvider | None = None,
+    ) -> None:
         self._config = config
         self._backends: dict[str, QueueBackend] = {}
         try:
@@ -72,7 +88,7 @@ class Penstock:
                 with _naming(config.source, "storage" if name == DEFAULT else f"backends.{name}"):
                     factory_of(settings)  # All are known before the first is opened.
             for name, settings in wanted.items():
-                self._backends[name] = open_backend(settings, clock, rng)
+                self._backends[name] = open_backend(settings, clock, rng, keys)
             self._declare_queues()
         except BaseException:
             self.close()
@@ -193,6 +209,18 @@ class Penstock:
             sum(report.queues for report in reports),
             sum(report.messages for report in reports),
             sum(report.events for report in reports),
+        )
+
+    def rekey(self, progress: Progress | None = None) -> RekeyReport:
+        """Encrypt what is stored with the key that new messages are encrypted with; see docs/encryption.md.
+
+        Where encryption is off, decrypt it. Others may work meanwhile; after a crash it goes on by itself.
+        """
+        reports = [backend.rekey(progress) for backend in self._backends.values()]
+        return RekeyReport(
+            sum(report.records for report in reports),
+            sum(report.rewritten for report in reports),
+            sum(report.unreadable for report in reports),
         )
 
     def sweep(self, budget: int = 100) -> int:

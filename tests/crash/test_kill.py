@@ -48,6 +48,21 @@ def test_a_killed_process_leaves_every_acknowledged_result_true(
     run_campaign(seed, rounds, tmp_path, request)
 
 
+@pytest.fixture
+def _encrypted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process that is started from here on encrypts its stores."""
+    monkeypatch.setenv("PENSTOCK_STORAGE_ENCRYPTION_ENABLED", "true")
+    monkeypatch.setenv("PENSTOCK_KEY_MAIN", bytes(range(32)).hex())
+
+
+@pytest.mark.usefixtures("_encrypted")
+@pytest.mark.parametrize(("seed", "rounds"), campaigns(short=(1, 5), soak=(4, 20)))
+def test_a_killed_process_leaves_every_acknowledged_result_true_in_an_encrypted_store(
+    seed: int, rounds: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    run_campaign(seed, rounds, tmp_path, request)
+
+
 def kill_at_birth(seed: int, rounds: int, folder: Path, request: pytest.FixtureRequest) -> None:
     campaign = Campaign(seed, folder, TEST)
     with Zygote() as zygote:
@@ -62,6 +77,14 @@ def kill_at_birth(seed: int, rounds: int, folder: Path, request: pytest.FixtureR
 
 @pytest.mark.parametrize(("seed", "rounds"), campaigns(short=(1, 12), soak=(1, 150)))
 def test_a_process_killed_while_it_makes_its_store_leaves_one_that_opens(
+    seed: int, rounds: int, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    kill_at_birth(seed, rounds, tmp_path, request)
+
+
+@pytest.mark.usefixtures("_encrypted")
+@pytest.mark.parametrize(("seed", "rounds"), campaigns(short=(1, 6), soak=(1, 100)))
+def test_a_process_killed_while_it_makes_an_encrypted_store_leaves_one_that_opens(
     seed: int, rounds: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     kill_at_birth(seed, rounds, tmp_path, request)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -30,7 +32,8 @@ def test_the_examples_of_a_page_run_from_top_to_bottom(
     monkeypatch.chdir(tmp_path)
     namespace: dict[str, Any] = {"__name__": "example"}
     try:
-        run(page, namespace)
+        with mock.patch.dict(os.environ):  # Examples may set some variables.
+            run(page, namespace)
     finally:
         for value in namespace.values():
             if isinstance(value, Penstock):

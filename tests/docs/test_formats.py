@@ -12,18 +12,20 @@ import pytest
 
 import penstock
 from penstock import Entry, ManualClock
-from penstock.backends.embedded import backend, keys, rows, worlds
-from penstock.codec import body, entry, frame
+from penstock.backends.embedded import encryption, founding, keys, rows, worlds
+from penstock.codec import body, entry, frame, sealed
+from penstock.codec.vault import Vault
 from penstock.event import KIND_CODES
 from tests.docs.pages import DOCS, section, table
 
 PAGE = DOCS / "formats.md"
 MODULES: dict[str, ModuleType] = {
-    "backend": backend,
+    "founding": founding,
     "body": body,
     "entry": entry,
     "frame": frame,
     "rows": rows,
+    "sealed": sealed,
 }
 ID = bytes(16)
 SHORTEST_LANE = keys.lane(4, b"", ())
@@ -44,7 +46,7 @@ def test_the_keys_have_the_lengths_that_are_written_down() -> None:
         "ready": keys.ready(1, SHORTEST_LANE, 1, ID),
         "state": keys.state(1, 1, ID),
         "due": keys.due(1, 1, 1, ID),
-        "dedup": keys.dedup(1, "x" * 1000),
+        "dedup": keys.dedup(1, "x" * 1000, b"secret"),
         "journal": keys.journal(1, 1),
         "held": keys.held(1, 1, ID),
         "meta": keys.meta(1),
@@ -141,11 +143,29 @@ def test_the_offsets_are_those_of_the_struct(heading: str, packed: struct.Struct
 
 @pytest.mark.parametrize(
     ("name", "structure"),
-    [("counters", rows.Counters), ("world", worlds.World), ("cursor", rows.CursorRow), ("job", rows.Job)],
+    [
+        ("counters", rows.Counters),
+        ("world", worlds.World),
+        ("cursor", rows.CursorRow),
+        ("job", rows.Job),
+        ("keys", encryption.KeysRow),
+        ("rekey", encryption.RekeyRow),
+    ],
 )
 def test_packed_structures_have_the_parts_of_the_code(name: str, structure: type[msgspec.Struct]) -> None:
     (row,) = [row for row in table(PAGE, "Meta rows", which=1) if row["structure"] == name]
     assert row["parts"].split(", ") == list(structure.__struct_fields__)
+
+
+def test_a_sealed_record_has_the_parts_that_are_written_down() -> None:
+    vault = Vault({"main": bytes(32)}, "main")
+    record = vault.sealer(b"place")(b"key", b"value")
+    sizes = [row["bytes"] for row in table(PAGE, "Sealed record")]
+    fixed = sum(int(size) for size in sizes if size.isdecimal())
+    assert len(record) == fixed + len("main") + len(b"value")
+    assert record[:6] == b"\xe1\x04main"
+    assert int(sizes[3]) == sealed.SALT_BYTES
+    assert int(sizes[4]) == sealed.COUNTER_BYTES
 
 
 def test_a_receipt_has_the_length_that_is_written_down() -> None:

@@ -55,13 +55,6 @@ def test_every_capability_that_is_off_is_listed(ps: Penstock) -> None:
         queue.lease(group="g")
 
 
-def test_encryption_is_refused_by_name(tmp_path: Path) -> None:
-    file = tmp_path / "penstock.yaml"
-    file.write_text("storage: {path: ./data, encryption: {enabled: true}}")
-    with pytest.raises(InvalidConfig, match=r"storage\.encryption\.enabled"):
-        penstock.open(file)
-
-
 def test_a_foreign_program_that_holds_the_database_makes_it_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ import msgspec
 
 import penstock
 from penstock import Entry, ManualClock, NewMessage, Penstock, Retry
-from penstock.backends.embedded.backend import FORMAT_VERSION
+from penstock.backends.embedded.founding import FORMAT_VERSION
 from tests.golden.contents import STATE_KEY, WORLD, contents
 
 FOLDER = Path(__file__).parent

@@ -172,3 +172,17 @@ def test_the_job_of_a_golden_store_is_finished(system: Penstock, store: Path) ->
     with pytest.raises(MessageNotFound):
         queue.get("0190aaaa-bbbb-7ccc-8ddd-eeeeffff0001")
     assert queue.stats().last_seq == 0
+
+
+def test_it_can_be_encrypted_and_holds_what_it_held(
+    store: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with penstock.open(store, clock=clock, rng=Random(3)) as system:
+        before = contents(system)
+    monkeypatch.setenv("PENSTOCK_STORAGE_ENCRYPTION_ENABLED", "true")
+    monkeypatch.setenv("PENSTOCK_KEY_MAIN", bytes(range(32)).hex())
+    with penstock.open(store, clock=clock, rng=Random(3)) as system:
+        assert system.rekey().rewritten > 0
+    with penstock.open(store, clock=clock, rng=Random(3)) as system:
+        assert contents(system) == before
+        assert system.check().problems == []

@@ -225,14 +225,14 @@ def test_a_due_key_is_taken_apart_into_what_it_was_built_from(
 def test_a_dedup_key_belongs_to_its_queue_and_differs_with_the_id(
     qid: int, other_qid: int, one: str, other: str
 ) -> None:
-    first, second = keys.dedup(qid, one), keys.dedup(other_qid, other)
+    first, second = keys.dedup(qid, one, b"s"), keys.dedup(other_qid, other, b"s")
     assert (first == second) == ((qid, one) == (other_qid, other))
     assert first.startswith(keys.u32(qid))
 
 
 @given(dedup_id=st.text(max_size=MAX_NAME_BYTES // 4))
 def test_a_dedup_key_has_one_length_and_does_not_show_the_id(dedup_id: str) -> None:
-    key = keys.dedup(1, dedup_id)
+    key = keys.dedup(1, dedup_id, b"")
     assert len(key) == 4 + 16
     assert len(dedup_id) < 3 or dedup_id.encode() not in key
 

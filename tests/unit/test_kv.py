@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -12,15 +13,19 @@ from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from penstock.codec.vault import Vault
 from penstock.errors import BackendNotInstalled, StorageCorrupt, StorageError, StorageFull, StoreLocked
 from penstock.kv.base import Store
 from penstock.kv.memory import Faults, MemoryStore, SimulatedCrash
-from penstock.kv.rocksdb import Mode, RocksStore
+from penstock.kv.rocksdb import RocksStore
+from penstock.kv.sealed import Rule, SealedStore
+from penstock.kv.tuning import Mode
 from penstock.testing.kv_suite import SPACES, StoreSuite, numbered, put
 
 if TYPE_CHECKING:
     _memory_is_a_store: Callable[..., Store] = MemoryStore
     _rocks_is_a_store: Callable[..., Store] = RocksStore
+    _sealed_is_a_store: Callable[..., Store] = SealedStore
 
 
 class TestMemoryStore(StoreSuite):
@@ -42,6 +47,31 @@ class TestRocksStore(StoreSuite):
 
     def open_checkpoint(self, path: str) -> Store:
         return RocksStore.open(path, SPACES)
+
+
+def sealed(store: Store) -> SealedStore:
+    """One space is sealed as a whole, of the other every second row."""
+    rules: dict[str, Rule] = {
+        "left": lambda key, value: True,
+        "right": lambda key, value: len(value) % 2 == 0,
+    }
+    return SealedStore(store, Vault({"main": bytes(32)}, "main"), rules)
+
+
+class TestSealedMemoryStore(TestMemoryStore):
+    def make(self, folder: str) -> Store:
+        return sealed(super().make(folder))
+
+    def open_checkpoint(self, path: str) -> Store:
+        return sealed(super().open_checkpoint(path))
+
+
+class TestSealedRocksStore(TestRocksStore):
+    def make(self, folder: str) -> Store:
+        return sealed(super().make(folder))
+
+    def open_checkpoint(self, path: str) -> Store:
+        return sealed(super().open_checkpoint(path))
 
 
 class TestRocksStoreInLowSpace(StoreSuite):
@@ -370,3 +400,57 @@ def test_wrong_types_are_not_taken_for_storage_errors(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="not a space"):
         store.get(b"key", "left")
     store.close()
+
+
+def files_with(marker: bytes, folder: Path) -> list[str]:
+    return [file.name for file in folder.iterdir() if file.is_file() and marker in file.read_bytes()]
+
+
+@pytest.mark.parametrize("mode", ["high_throughput", "low_space"])
+def test_compaction_leaves_nothing_in_the_files_of_what_was_overwritten_or_deleted(
+    tmp_path: Path, mode: Mode
+) -> None:
+    store = RocksStore.open(tmp_path, SPACES, mode=mode)
+    left, right = store.space("left"), store.space("right")
+    for number in range(200):
+        # In two spaces, so that the log is shared; more than once, so that rows sink to the last level.
+        put(store, left, {b"%06d" % number: b"marker" + bytes(5000)})
+        put(store, right, {b"%06d" % number: b"marker"})
+        if number % 100 == 50:
+            store.compact()
+    assert files_with(b"marker", tmp_path)
+    batch = store.batch()
+    for number in range(200):
+        batch.put(b"%06d" % number, b"harmless", left)
+    batch.delete_range(b"000000", b"000100", right)
+    for number in range(100, 200):
+        batch.delete(b"%06d" % number, right)
+    store.write(batch)
+    store.compact()
+    assert files_with(b"marker", tmp_path) == []
+    store.close()
+    assert files_with(b"marker", tmp_path) == []
+
+
+def test_a_compaction_that_is_cut_off_by_closing_says_so_and_closing_waits_for_it(tmp_path: Path) -> None:
+    store = RocksStore.open(tmp_path, SPACES)
+    for number in range(40):
+        put(store, store.space("left"), {b"%06d %06d" % (number, n): bytes(1000) for n in range(500)})
+    raised: list[Exception] = []
+    started = threading.Event()
+
+    def compact() -> None:
+        started.set()
+        try:
+            while True:
+                store.compact()
+        except StorageError as error:
+            raised.append(error)
+
+    running = threading.Thread(target=compact)
+    running.start()
+    started.wait()
+    store.close()
+    running.join()
+    assert len(raised) == 1
+    RocksStore.open(tmp_path, SPACES).close()

@@ -44,7 +44,11 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backend is and where it keeps its data."""
+    """What a backend is and where it keeps its data.
+
+    `sealed_with` is the key that new records are encrypted with, if any. `rekey_from` is what others may be
+    encrypted with until a rekey is over; "" stands for not at all.
+    """
 
     backend: str
     engine: str
@@ -54,6 +58,8 @@ class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: Capabilities
     #: The process that owns the store, where it is not this one.
     attached_to: int | None = None
+    sealed_with: str | None = None
+    rekey_from: list[str] = []
 
 
 class Histogram(msgspec.Struct, frozen=True):
@@ -102,6 +108,14 @@ class CheckReport(msgspec.Struct, frozen=True):
     @property
     def ok(self) -> bool:
         return not self.problems
+
+
+class RekeyReport(msgspec.Struct, frozen=True):
+    """What `rekey` looked at, what it sealed anew, and what does not open and was left as it is."""
+
+    records: int = 0
+    rewritten: int = 0
+    unreadable: int = 0
 
 
 class BackendHealth(msgspec.Struct, frozen=True):
@@ -249,6 +263,13 @@ class QueueBackend(Protocol):
     def metrics(self) -> BackendMetrics: ...
 
     def check(self) -> CheckReport: ...
+
+    def rekey(self, progress: Progress | None = None) -> RekeyReport:
+        """Encrypt everything with the active key, or decrypt it if there is none; nothing, if it is so.
+
+        Goes on beside other calls, and after a crash without being called again.
+        """
+        ...
 
     def sweep(self, budget: int) -> int:
         """Do up to `budget` slices of housekeeping; how many it did."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.backends.base import QueueBackend
 from penstock.clock import Clock
 from penstock.config import BackendSettings, StorageSettings, masked_url
 from penstock.errors import InvalidConfig
+from penstock.keyring import KeyProvider
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
@@ -23,7 +24,8 @@ BUILT_IN: dict[str, str] = {
     "rocksdb": "penstock.backends.sharing:open_rocksdb",
 }
 
-Factory = Callable[[Any, Clock | None, random.Random | None], QueueBackend]
+#: Takes settings, clock and generator; one of an embedded store also where its keys come from.
+Factory = Callable[..., QueueBackend]
 
 
 def entry_points(*, group: str, name: str | None = None) -> EntryPoints:
@@ -63,7 +65,12 @@ def factory_of(settings: StorageSettings | BackendSettings) -> Factory:
 
 
 def open_backend(
-    settings: StorageSettings | BackendSettings, clock: Clock | None, rng: random.Random | None
+    settings: StorageSettings | BackendSettings,
+    clock: Clock | None,
+    rng: random.Random | None,
+    keys: KeyProvider | None = None,
 ) -> QueueBackend:
     """Open what the settings name. A third-party factory gets its `BackendSettings`."""
+    if isinstance(settings, StorageSettings):
+        return factory_of(settings)(settings, clock, rng, keys)
     return factory_of(settings)(settings, clock, rng)

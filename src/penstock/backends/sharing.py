@@ -17,21 +17,25 @@ from penstock.backends.embedded.opening import refuse_newer
 from penstock.clock import Clock
 from penstock.config import StorageSettings
 from penstock.errors import StoreLocked
+from penstock.keyring import KeyProvider
 from penstock.kv.rocksdb import prepare_folder
 
 log = logging.getLogger("penstock")
 
 
 def open_rocksdb(
-    settings: StorageSettings, clock: Clock | None, rng: random.Random | None
+    settings: StorageSettings,
+    clock: Clock | None,
+    rng: random.Random | None,
+    keys: KeyProvider | None = None,
 ) -> EmbeddedBackend | AttachedBackend:
     """Own the store in the folder, or attach to the process that does.
 
-    While attached, the owner's settings, clock and randomness count; this one's when it takes over.
+    While attached, the owner's settings, clock, randomness and keys count; this one's when it takes over.
     """
     folder = settings.path
     refuse_newer(folder)
-    own = partial(_own, settings, clock, rng)
+    own = partial(_own, settings, clock, rng, keys)
     locked: StoreLocked | None = None
     for _ in range(round(PATIENCE_S / LOOK_EVERY_S)):
         attached = attach(folder, lambda: _owned(own()))
@@ -57,7 +61,12 @@ def _held(folder: str) -> str:
     return f"another process owns the store in {folder}, but does not answer: stop it, or try again"
 
 
-def _own(settings: StorageSettings, clock: Clock | None, rng: random.Random | None) -> EmbeddedBackend | None:
+def _own(
+    settings: StorageSettings,
+    clock: Clock | None,
+    rng: random.Random | None,
+    keys: KeyProvider | None,
+) -> EmbeddedBackend | None:
     """The database, and a listener before it; None while another owns it."""
     folder = settings.path
     prepare_folder(folder, read_only=False)
@@ -65,7 +74,7 @@ def _own(settings: StorageSettings, clock: Clock | None, rng: random.Random | No
     if ownership is None:
         return None
     try:
-        backend = open_database(settings, clock, rng)
+        backend = open_database(settings, clock, rng, keys)
     except BaseException:
         ownership.release()
         raise

@@ -10,6 +10,8 @@ import struct
 
 import msgspec
 
+from penstock.codec.compression import compressed, decompressed
+from penstock.codec.sealed import refuse_sealed
 from penstock.errors import InvalidMessage, StorageCorrupt
 from penstock.message import (
     MAX_HEADERS_BYTES,
@@ -25,6 +27,8 @@ from penstock.message import (
 from penstock.settings import MAX_DURATION_S
 
 BODY_VERSION = 1
+#: The same, but its payload is a Zstandard frame.
+COMPRESSED_VERSION = 2
 
 #: version, flags, priority, weight, enqueued_at_ns, order_ns, expires_at_ns (0 none), length of the
 #: variable header.
@@ -74,9 +78,10 @@ def after_order(variable: bytes) -> bytes:
     return bytes(8) + len(variable).to_bytes(4, "big") + variable
 
 
-def encode_body(body: Body) -> bytes:
+def encode_body(body: Body, compress_over_bytes: int | None = None) -> bytes:
+    """The body's bytes; a payload of more than so many is compressed, if that makes it smaller."""
     variable = encode_variable((body.fairness_key, body.headers, body.throttle_keys, body.dedup_id))
-    return (
+    raw = (
         FIXED.pack(
             BODY_VERSION,
             _PLACED if body.placed else 0,
@@ -90,18 +95,28 @@ def encode_body(body: Body) -> bytes:
         + variable
         + body.payload
     )
+    size = len(body.payload)
+    return raw if compress_over_bytes is None or size <= compress_over_bytes else compact_body(raw, size)
+
+
+def compact_body(raw: bytes, payload_bytes: int) -> bytes:
+    """The same body with its payload, so many bytes at its end, compressed, if that makes it smaller."""
+    packed = compressed(raw[-payload_bytes:])
+    return raw if packed is None else bytes((COMPRESSED_VERSION,)) + raw[1:-payload_bytes] + packed
 
 
 def decode_body(raw: bytes) -> Body:
     """Raises `StorageCorrupt` for anything that `encode_body` did not write."""
+    refuse_sealed(raw, "message body")
     try:
         version, flags, priority, weight, enqueued, order, expires, length = FIXED.unpack_from(raw)
-        if version != BODY_VERSION or len(raw) < FIXED_BYTES + length:
+        if version not in (BODY_VERSION, COMPRESSED_VERSION) or len(raw) < FIXED_BYTES + length:
             raise StorageCorrupt(f"message body of version {version}, {len(raw)} bytes, does not decode")
         end = FIXED_BYTES + length
         fairness_key, headers, throttle_keys, dedup_id = decode_variable(raw[FIXED_BYTES:end])
     except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StorageCorrupt(f"message body does not decode: {error}") from error
+    payload = raw[end:] if version == BODY_VERSION else unpacked_payload(raw[end:])
     return Body(
         priority,
         weight,
@@ -112,9 +127,14 @@ def decode_body(raw: bytes) -> Body:
         headers,
         throttle_keys,
         dedup_id,
-        raw[end:],
+        payload,
         bool(flags & _PLACED),
     )
+
+
+def unpacked_payload(packed: bytes) -> bytes:
+    """The payload of a body whose version says that it is compressed."""
+    return decompressed(packed, MAX_PAYLOAD_BYTES)
 
 
 def check_message(message: NewMessage) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Container, Iterator
 
 import msgspec
 
+from penstock.codec.sealed import refuse_sealed
 from penstock.errors import InvalidMessage, StorageCorrupt
 from penstock.event import Entry
 from penstock.message import MAX_HEADERS_BYTES, MAX_PAYLOAD_BYTES, checked_name, format_id, plain
@@ -74,6 +75,7 @@ def encode_entries(entries: list[Entry], ids: list[bytes], first_seq: int, at_ns
 
 def decode_entry_head(raw: bytes) -> tuple[int, int, int, int]:
     """(count, first seq, time, vectors so far), unchecked."""
+    refuse_sealed(raw, "world frame")
     try:
         version, count, first_seq, at_ns, vectors, _ = HEAD.unpack_from(raw)
     except struct.error as error:
@@ -85,6 +87,7 @@ def decode_entry_head(raw: bytes) -> tuple[int, int, int, int]:
 
 def decode_entries(raw: bytes, world: str, seqs: Container[int] | None = None) -> Iterator[Entry]:
     """Every entry of a frame, or those of some numbers, in order, after verifying its checksum."""
+    refuse_sealed(raw, f"frame of world {world!r}")
     if len(raw) < HEAD.size + 4 or CHECKSUM.unpack_from(raw, len(raw) - 4)[0] != zlib.crc32(raw[:-4]):
         raise StorageCorrupt(f"frame of world {world!r}, {len(raw)} bytes, fails its checksum")
     count, first_seq, at_ns, _ = decode_entry_head(raw)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from penstock.codec.sealed import refuse_sealed
 from penstock.errors import StorageCorrupt
 from penstock.event import KIND_CODES, KINDS_BY_CODE, Event, Kind
 
@@ -108,6 +109,7 @@ def encode_frame(first_seq: int, count: int, at_ns: int, counts: Sequence[int], 
 
 def decode_head(raw: bytes) -> FrameHead:
     """The head alone, unchecked: for callers that only look for a position."""
+    refuse_sealed(raw, "journal frame")
     try:
         version, count, first_seq, at_ns, *counts = HEAD.unpack_from(raw)
     except struct.error as error:
@@ -119,6 +121,7 @@ def decode_head(raw: bytes) -> FrameHead:
 
 def verify(raw: bytes) -> None:
     """Raise `StorageCorrupt` unless the checksum fits."""
+    refuse_sealed(raw, "journal frame")
     if len(raw) < CHECKSUM.size or CHECKSUM.unpack_from(raw, len(raw) - 4)[0] != zlib.crc32(raw[:-4]):
         raise StorageCorrupt(f"journal frame of {len(raw)} bytes fails its checksum")
 

@@ -83,6 +83,14 @@ class Store(Reader, Protocol):
         """Take in sorted files that the engine's own writer made."""
         ...
 
+    def compact(self) -> None:
+        """Files hold nothing once this returns but what the store held when it was called, or later.
+
+        What was overwritten or deleted is gone from tables and logs, unless a snapshot or an unfinished scan
+        still sees it. Takes as long as reading and writing everything; lets other threads run.
+        """
+        ...
+
     def approximate_size(self) -> int:
         """Bytes that the store occupies, roughly; cheap."""
         ...

@@ -19,54 +19,21 @@ import os
 import re
 from collections.abc import Collection, Iterator, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from penstock.errors import BackendNotInstalled, StorageCorrupt, StorageError, StorageFull, StoreLocked
 from penstock.kv.base import Row
+from penstock.kv.tuning import CACHE_CAPACITY_BYTES, PROFILES, Mode, database_options, family_options
 from penstock.kv.wal import mend_logs
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from rocksdict import ColumnFamily, Options, Rdict, RdictIter, WriteBatch
+    from rocksdict import ColumnFamily, Rdict, RdictIter, WriteBatch
 
-MIB = 1024 * 1024
-WAL_LIMIT_BYTES = 16 * MIB
-"""Bounds what a reopening after a crash replays: 0.3 s measured, against 0.5-1.3 s with 64 MiB."""
-CACHE_CAPACITY_BYTES = 256 * MIB
-
-Mode = Literal["low_space", "high_throughput"]
-
-_BLOOM_BITS_PER_KEY = 10
-_LEVELS = 7
-# A consumed queue is a run of tombstones at its head, which every seek would walk: a file in which half
-# of any thousand entries are deletions is compacted soon.
-_TOMBSTONE_WINDOW, _TOMBSTONE_TRIGGER, _TOMBSTONE_RATIO = 1024, 512, 0.5
 _SNAPSHOT_ATTEMPTS = 1000
 _SNAPSHOT_CHUNK_ROWS = 256
-
-
-class _Profile(NamedTuple):
-    """What the two modes trade: bytes on disk against work per write."""
-
-    write_buffer_bytes: int
-    file_bytes: int
-    level_base_bytes: int
-    level0_files: int
-    block_bytes: int
-    wal_bytes: int
-    compression: tuple[str, ...]
-    bottommost: str
-
-
-_PROFILES: dict[Mode, _Profile] = {
-    # Rows of the upper levels are mostly consumed before they sink: compressing them is work thrown away.
-    "high_throughput": _Profile(
-        64 * MIB, 64 * MIB, 256 * MIB, 4, 4096, WAL_LIMIT_BYTES, ("none", "none", *["lz4"] * 5), "lz4"
-    ),
-    "low_space": _Profile(8 * MIB, 16 * MIB, 32 * MIB, 2, 16384, 16 * MIB, ("zstd",) * _LEVELS, "zstd"),
-}
 
 
 def _driver() -> ModuleType:
@@ -91,46 +58,6 @@ def translated(error: Exception, path: str) -> Exception:
     if text.startswith("Corruption") or "checksum" in text:
         return StorageCorrupt(f"the store in {path} is damaged: restore a backup of it ({text})")
     return StorageError(f"the store in {path} failed: {text}")
-
-
-def _options(driver: ModuleType, profile: _Profile, cache: Any, *, collect_tombstones: bool) -> Options:
-    options: Options = driver.Options(raw_mode=True)
-    compression = driver.DBCompressionType
-    table = driver.BlockBasedOptions()
-    table.set_block_cache(cache)
-    table.set_block_size(profile.block_bytes)
-    table.set_bloom_filter(_BLOOM_BITS_PER_KEY, False)
-    table.set_cache_index_and_filter_blocks(True)
-    table.set_pin_l0_filter_and_index_blocks_in_cache(True)
-    table.set_format_version(5)
-    options.set_block_based_table_factory(table)
-    options.set_write_buffer_size(profile.write_buffer_bytes)
-    options.set_target_file_size_base(profile.file_bytes)
-    options.set_max_bytes_for_level_base(profile.level_base_bytes)
-    options.set_level_zero_file_num_compaction_trigger(profile.level0_files)
-    options.set_level_compaction_dynamic_level_bytes(True)
-    options.set_num_levels(_LEVELS)
-    options.set_compression_per_level([getattr(compression, name)() for name in profile.compression])
-    options.set_bottommost_compression_type(getattr(compression, profile.bottommost)())
-    if collect_tombstones:
-        options.add_compact_on_deletion_collector_factory(
-            _TOMBSTONE_WINDOW, _TOMBSTONE_TRIGGER, _TOMBSTONE_RATIO
-        )
-    return options
-
-
-def _database_options(driver: ModuleType, profile: _Profile, cache: Any) -> Options:
-    options = _options(driver, profile, cache, collect_tombstones=False)
-    options.create_if_missing(True)
-    options.create_missing_column_families(True)
-    options.set_max_total_wal_size(profile.wal_bytes)
-    # After a power cut the log may end in garbage; what precedes it is a prefix without holes, and is kept.
-    options.set_wal_recovery_mode(driver.DBRecoveryMode.point_in_time())
-    options.set_max_background_jobs(max(2, min(4, os.cpu_count() or 2)))
-    options.set_keep_log_file_num(2)
-    options.set_max_log_file_size(4 * MIB)
-    options.set_stats_dump_period_sec(0)
-    return options
 
 
 def _holds_store(path: str) -> bool:
@@ -185,6 +112,7 @@ class RocksStore:
         # None once closed: calls then fail on it and `_failure` says why, at no cost to calls that succeed.
         self._database: Any = database
         self._broken = False
+        self._compacting = Lock()
         self._snapshots: WeakSet[RocksSnapshot] = WeakSet()
         self._driver = _driver()
         self._spaces: dict[str, ColumnFamily] = {n: database.get_column_family_handle(n) for n in spaces}
@@ -209,18 +137,19 @@ class RocksStore:
         Spaces of the folder that `spaces` does not name are opened too: RocksDB insists, and nothing is lost.
         `tombstone_spaces` (None: all) are those whose consumed heads are compacted away early.
         """
-        driver, folder, profile = _driver(), os.fspath(path), _PROFILES[mode]
+        driver, folder, profile = _driver(), os.fspath(path), PROFILES[mode]
         prepare_folder(folder, read_only=read_only)
         if not read_only:
             mend_logs(folder)
         cache = driver.Cache(cache_capacity_bytes)
-        options = _database_options(driver, profile, cache)
+        options = database_options(driver, profile, cache)
         try:
             existing = driver.Rdict.list_cf(folder, options) if _holds_store(folder) else []
             names = existing if read_only else {*existing, *spaces}
             collected = names if tombstone_spaces is None else tombstone_spaces
             families = {
-                name: _options(driver, profile, cache, collect_tombstones=name in collected) for name in names
+                name: family_options(driver, profile, cache, collect_tombstones=name in collected)
+                for name in names
             }
             access = driver.AccessType.read_only(False) if read_only else driver.AccessType.read_write()
             return cls(folder, driver.Rdict(folder, options, families, access), spaces)
@@ -353,6 +282,33 @@ class RocksStore:
         except Exception as error:
             raise self._failure(error) from error
 
+    def compact(self) -> None:
+        self._check_open()
+        # Bottommost files too, which RocksDB would leave as they are: they hold the oldest versions.
+        options = self._driver.CompactOptions()
+        options.set_bottommost_level_compaction(self._driver.BottommostLevelCompaction.force())
+        families: dict[str, Rdict] = {}
+        with self._compacting:
+            try:
+                # Objects of its own: `close` could not close one that is in a call.
+                families.update((name, self._database.get_column_family(name)) for name in self._spaces)
+                for name in families:  # All of them first: a log goes when no family needs it.
+                    families[name].flush(True)
+                old = self._files()
+                for name in families:
+                    families[name].compact_range(None, None, options)
+                left = old & self._files()
+            except Exception as error:
+                raise self._failure(error) from error
+            finally:
+                families.clear()  # Or an error that someone keeps would keep the database open.
+        if left:
+            # The driver passes on no failure of a compaction.
+            raise StorageError(f"{len(left)} files of {self._path} were not compacted; try again")
+
+    def _files(self) -> set[str]:
+        return {file["name"] for file in self._database.live_files()}
+
     def approximate_size(self) -> int:
         """Table files, and the memory tables for what the log holds of them."""
         self._check_open()
@@ -381,6 +337,8 @@ class RocksStore:
                 raise translated(error, self._path) from error
         finally:
             database.cancel_all_background(True)
+            with self._compacting:  # One that runs has been told to stop; it keeps the database open.
+                pass
 
     def _check_open(self) -> None:
         if self._database is None:

@@ -135,16 +135,6 @@ class AdminSuite(BackendCase):
         assert len(q.lease(10)) == 2
         assert q.lease(10) == []
 
-    def test_compression_is_done_or_refused_and_no_payload_changes(self, ps: Penstock) -> None:
-        try:
-            q = ps.create_queue("small", compress_over_bytes=100)
-        except (InvalidConfig, Unsupported):
-            assert names(ps) == []
-            return
-        given = [b"x" * 99, b"x" * 101, bytes(range(256)) * 10, b""]
-        q.enqueue_many([NewMessage(payload) for payload in given])
-        assert drain(q) == given
-
     @pytest.mark.parametrize("setting", ["on_enqueue", "on_failure"])
     def test_a_hook_that_does_not_exist_is_refused_and_never_ignored(
         self, ps: Penstock, setting: str

@@ -369,9 +369,28 @@ class StoreSuite:
             lambda: store.checkpoint(str(tmp_path / "copy")),
             lambda: store.ingest([], left),
             store.approximate_size,
+            store.compact,
         ):
             with pytest.raises(StorageError, match="closed"):
                 call()
+
+    # Compaction
+
+    def test_compaction_changes_nothing_that_can_be_read(self, store: Store, left: Space) -> None:
+        put(store, left, numbered(1000))
+        batch = store.batch()
+        batch.delete_range(b"000100", b"000200", left)
+        batch.delete(b"000500", left)
+        batch.put(b"000501", b"anew", left)
+        store.write(batch)
+        snapshot, before = store.snapshot(), dict(store.scan(left, b"", None))
+        store.compact()
+        assert dict(store.scan(left, b"", None)) == before
+        assert dict(snapshot.scan(left, b"", None)) == before
+        snapshot.release()
+        store.compact()
+        put(store, left, {b"after": b"1"})
+        assert store.get(b"after", left) == b"1"
 
     # Everything together
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from penstock.testing.admin_suite import AdminSuite
 from penstock.testing.bulk_suite import MoveSuite, PurgeSuite
 from penstock.testing.capability_suite import CapabilitySuite
+from penstock.testing.compression_suite import CompressionSuite
 from penstock.testing.cursor_suite import CursorSuite
 from penstock.testing.deadletter_suite import DeadLetterSuite
 from penstock.testing.dedup_suite import DedupSuite
@@ -72,6 +73,7 @@ class BackendSuite(
     StateSuite,
     NameSuite,
     LimitSuite,
+    CompressionSuite,
     PromiseSuite,
     ThreadSuite,
     RaceSuite,

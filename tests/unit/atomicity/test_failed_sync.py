@@ -59,6 +59,7 @@ CALLS: dict[str, Callable[[EmbeddedBackend], object]] = {
     "forget": lambda b: b.forget([b"caller"]),
     "metrics": lambda b: b.metrics(),
     "check": lambda b: b.check(),
+    "rekey": lambda b: b.rekey(),
     "sweep": lambda b: b.sweep(5),
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock import config
-from penstock.config import Config, RocksDBSettings, StorageSettings
+from penstock.config import Config, EncryptionSettings, RocksDBSettings, StorageSettings
 from penstock.errors import InvalidConfig
 
 SAMPLE = """\
@@ -49,6 +49,30 @@ OVERRIDES: dict[str, tuple[str, dict[str, object], str, str]] = {
         {"rocksdb": RocksDBSettings(mode="low_space")},
         "x",
         "low_space, high_throughput",
+    ),
+    "PENSTOCK_STORAGE_ENCRYPTION_ENABLED": (
+        "true",
+        {"encryption": EncryptionSettings(enabled=True)},
+        "maybe",
+        "true, false",
+    ),
+    "PENSTOCK_STORAGE_ENCRYPTION_KEY_ID": (
+        "new",
+        {"encryption": EncryptionSettings(key_id="new")},
+        "a b",
+        "1 to 64 letters, digits, dots, underscores and hyphens",
+    ),
+    "PENSTOCK_STORAGE_ENCRYPTION_KEY_FILE": (
+        "/k",
+        {"encryption": EncryptionSettings(key_file="/k")},
+        "a\0b",
+        "a path that is not empty and has no NUL",
+    ),
+    "PENSTOCK_STORAGE_ENCRYPTION_KEY_COMMAND": (
+        "pass show",
+        {"encryption": EncryptionSettings(key_command=("pass", "show"))},
+        "'a",
+        "unbalanced quotes",
     ),
 }
 

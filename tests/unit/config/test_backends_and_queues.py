@@ -61,7 +61,10 @@ def test_variables_for_the_storage_block_leave_further_stores_alone(read: Read) 
             "{b: {url: 'http://h', password=pw}}",
             "backends.b has an option whose name is not made of letters, digits and _",
         ),
-        ("{b: {url: 'rocksdb:x', mode: low_space}}", "backends.b.mode is not known; accepted: url"),
+        (
+            "{b: {url: 'rocksdb:x', mode: low_space}}",
+            "backends.b.mode is not known; accepted: url, encryption",
+        ),
         ("{b: {url: 'rocksdb:'}}", "backends.b.url must be a path that is not empty and has no NUL in it"),
         (
             "{b: {url: 'rocksdb:x?durability=no'}}",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock import config
-from penstock.config import BackendSettings, StorageSettings
+from penstock.config import BackendSettings, EncryptionSettings, StorageSettings
 from penstock.errors import InvalidConfig
 from penstock.settings import QueueSettings
 from tests.unit.config.reading import SAMPLE, Read, Refuse, storage_of
@@ -16,7 +16,9 @@ from tests.unit.config.reading import SAMPLE, Read, Refuse, storage_of
 
 def test_the_documented_sample_loads_as_written(read: Read) -> None:
     loaded = read(SAMPLE, REDIS_PASSWORD="hunter2")
-    assert loaded.default == StorageSettings(path="/home/ann/penstock-data")
+    assert loaded.default == StorageSettings(
+        path="/home/ann/penstock-data", encryption=EncryptionSettings(enabled=False)
+    )
     assert loaded.backends == {
         "fast": BackendSettings(url="redis+lists://localhost:6379/0", options={"password": "hunter2"})
     }

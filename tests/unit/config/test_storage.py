@@ -27,7 +27,17 @@ from tests.unit.config.reading import STORAGE_KEYS, Read, Refuse, storage_of
         ("rocksdb: {cache_capacity: 64MiB}", {"rocksdb": RocksDBSettings(cache_capacity=64 * 2**20)}),
         (
             "encryption: {enabled: false, key_id: other}",
-            {"encryption": config.EncryptionSettings(key_id="other")},
+            {"encryption": config.EncryptionSettings(enabled=False, key_id="other")},
+        ),
+        ("encryption: {enabled: true}", {"encryption": config.EncryptionSettings(enabled=True)}),
+        ("encryption: {key_file: /k}", {"encryption": config.EncryptionSettings(key_file="/k")}),
+        (
+            "encryption: {key_command: 'pass show \"a b\"'}",
+            {"encryption": config.EncryptionSettings(key_command=("pass", "show", "a b"))},
+        ),
+        (
+            "encryption: {key_command: [a, b c]}",
+            {"encryption": config.EncryptionSettings(key_command=("a", "b c"))},
         ),
         ("encryption:", {}),
     ],
@@ -158,20 +168,45 @@ def test_other_sizes_are_refused_with_the_units(refusal: Refuse, size: str) -> N
         ("{rocksdb: {mod: x}}", "storage.rocksdb.mod is not known; accepted: cache_capacity, mode"),
         (
             "{encryption: yes}",
-            "storage.encryption must be a mapping, not bool; accepted keys: enabled, key_id",
+            (
+                "storage.encryption must be a mapping, not bool; "
+                "accepted keys: enabled, key_id, key_file, key_command"
+            ),
         ),
-        ("{encryption: {key: k}}", "storage.encryption.key is not known; accepted: enabled, key_id"),
+        (
+            "{encryption: {key: k}}",
+            "storage.encryption.key is not known; accepted: enabled, key_id, key_file, key_command",
+        ),
         (
             "{encryption: {enabled: 'no'}}",
-            "storage.encryption.enabled cannot be used: Expected `bool`, got `str`; accepted: true, false",
+            (
+                "storage.encryption.enabled cannot be used: Expected `bool | null`, got `str`; "
+                "accepted: true, false"
+            ),
         ),
         ("{encryption: {key_id: 7}}", "storage.encryption.key_id cannot be used: Expected `str`, got `int`"),
         (
-            "{encryption: {enabled: true}}",
+            "{encryption: {key_id: 'a b'}}",
             (
-                "storage.encryption.enabled is true, but this version has no encryption at rest yet; "
-                "accepted: false"
+                "storage.encryption.key_id is 'a b'; accepted: 1 to 64 letters, digits, dots, "
+                "underscores and hyphens"
             ),
+        ),
+        (
+            "{encryption: {key_file: ''}}",
+            "storage.encryption.key_file must be a path that is not empty and has no NUL in it",
+        ),
+        (
+            "{encryption: {key_command: ''}}",
+            "storage.encryption.key_command must be a command and its arguments",
+        ),
+        (
+            "{encryption: {key_command: []}}",
+            "storage.encryption.key_command must be a command and its arguments",
+        ),
+        (
+            '{encryption: {key_command: "a \'b"}}',
+            "storage.encryption.key_command has unbalanced quotes: No closing quotation",
         ),
         ("{engines: rocksdb}", f"storage.engines is not known; accepted: {', '.join(STORAGE_KEYS)}"),
         ("./data", f"storage must be a mapping, not str; accepted keys: {', '.join(STORAGE_KEYS)}"),

@@ -25,6 +25,7 @@ from penstock.backends.base import (
     Progress,
     QueueBackend,
     QueueStats,
+    RekeyReport,
 )
 from penstock.codec.answer import escaped, to_error
 from penstock.codec.body import check_message
@@ -388,6 +389,9 @@ class AttachedBackend:
 
     def check(self) -> CheckReport:
         return cast(CheckReport, self._call("check"))
+
+    def rekey(self, progress: Progress | None = None) -> RekeyReport:
+        return cast(RekeyReport, self._call("rekey", progress=progress))
 
     def sweep(self, budget: int) -> int:
         return cast(int, self._call("sweep", budget))

@@ -47,6 +47,7 @@ REPEATABLE = frozenset(
         "health",
         "check",
         "metrics",
+        "rekey",
         "sweep",
     }
 )
@@ -125,7 +126,7 @@ class Method:
         kinds = tuple(
             hints[p.name] if _holds_struct(hints[p.name]) else Any
             for p in parameters
-            if p.kind is p.POSITIONAL_OR_KEYWORD
+            if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != "progress"
         )
         self.arguments = decoder(tuple[kinds] if kinds else tuple[()])  # type: ignore[valid-type]
         self.answer = decoder(hints["return"])

@@ -22,7 +22,7 @@ from penstock.settings import QueueSettings
 T = TypeVar("T")
 
 #: Settings whose machinery this version does not have: refused, never ignored.
-_NOT_YET = ("max_leased", "max_leased_per_key", "compress_over_bytes", "on_enqueue", "on_failure")
+_NOT_YET = ("max_leased", "max_leased_per_key", "on_enqueue", "on_failure")
 
 
 class _QueueRow(msgspec.Struct, array_like=True):

@@ -18,8 +18,10 @@ from penstock.backends.base import (
     BackendMetrics,
     CheckReport,
     CursorInfo,
+    Progress,
     QueueMetrics,
     QueueStats,
+    RekeyReport,
 )
 from penstock.backends.embedded import calls, history, keys, leases, reads
 from penstock.backends.embedded.admin import Admin
@@ -29,20 +31,24 @@ from penstock.backends.embedded.calls import Call
 from penstock.backends.embedded.check import Checker
 from penstock.backends.embedded.engine import Durability, Engine, Transaction
 from penstock.backends.embedded.enqueue import Enqueuer
+from penstock.backends.embedded.founding import FORMAT_VERSION, found
 from penstock.backends.embedded.housekeeper import housekeepers
 from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.lookup import CODES
 from penstock.backends.embedded.polling import Polling
 from penstock.backends.embedded.queue_state import QueueState
-from penstock.backends.embedded.rows import MARK
+from penstock.backends.embedded.rekey import Rekey
+from penstock.backends.embedded.rows import MARK, unmarked
 from penstock.backends.embedded.sweep import apply_waiting
 from penstock.backends.embedded.upkeep import Upkeep
 from penstock.backends.embedded.worlds import Worlds
 from penstock.capabilities import Capabilities
 from penstock.clock import Clock, SystemClock, to_ns
 from penstock.codec.body import check_duration
+from penstock.config import EncryptionSettings
 from penstock.errors import InvalidMessage, QueueNotFound, StorageError
 from penstock.event import Entry, Event
+from penstock.keyring import EnvironmentKeys, KeyProvider
 from penstock.kv.base import Store
 from penstock.message import (
     MAX_PAYLOAD_BYTES,
@@ -63,7 +69,6 @@ T = TypeVar("T")
 
 log = logging.getLogger("penstock")
 
-FORMAT_VERSION = 1
 CAPABILITIES = Capabilities(
     atomic_ack=True,
     replay=True,
@@ -93,13 +98,16 @@ class EmbeddedBackend:
         interval_ms: int = 50,
         clock: Clock | None = None,
         rng: random.Random | None = None,
+        encryption: EncryptionSettings | None = None,
+        provider: KeyProvider | None = None,
     ) -> None:
         self.name = "embedded"
         self.capabilities = msgspec.structs.replace(CAPABILITIES, persistence=path is not None)
         self._path = path
         self._engine_name = engine_name
-        self._kv = kv
-        self._verify_format()
+        self._kv = kv = found(
+            kv, path, rng, encryption or EncryptionSettings(), provider or EnvironmentKeys()
+        )
         self._engine = Engine(kv, clock or SystemClock(), rng or random.Random(), durability)
         self._worlds = Worlds(self._engine)
         self._admin = Admin(self._engine, self._worlds, self.name)
@@ -107,7 +115,8 @@ class EmbeddedBackend:
         self._enqueuer = Enqueuer(self._engine, self.name)
         self._polling = Polling(self._engine)
         self._bulk = Bulk(self._engine)
-        self.upkeep = Upkeep(self._engine, self._bulk, self._worlds)
+        self._rekey = Rekey(self._engine)
+        self.upkeep = Upkeep(self._engine, self._bulk, self._worlds, self._rekey)
         self._closed = threading.Event()
         #: What stands before the store (its listener) and what is let go after it: closed with it.
         self.before_close = ExitStack()
@@ -122,22 +131,6 @@ class EmbeddedBackend:
         )
         # Where time is injected, so is the moment of every sweep: the caller's.
         self._housekeepers = [] if clock else housekeepers(self, interval_ms / 1000)
-
-    def _verify_format(self) -> None:
-        """The format row is the first thing read of a store, and the first thing written to a new one."""
-        meta = self._kv.space("meta")
-        key = keys.meta(Meta.FORMAT)
-        raw = self._kv.get(key, meta)
-        if raw is None:
-            batch = self._kv.batch()
-            batch.put(key, MARK + keys.u32(FORMAT_VERSION), meta)
-            self._kv.write(batch, sync=True)
-        elif (version := int.from_bytes(raw[1:], "big")) > FORMAT_VERSION:
-            self._kv.close()
-            raise StorageError(
-                f"store {self._path or 'in memory'} has format {version}; this Penstock reads up to "
-                f"{FORMAT_VERSION}: open it with a newer Penstock"
-            )
 
     # -- queues ---------------------------------------------------------------------------------
 
@@ -335,7 +328,7 @@ class EmbeddedBackend:
         with self._engine.lock:
             self._engine.check_usable()
             raw = self._engine.kv.get(row_key, self._engine.meta)
-        return None if raw is None else raw[1:]
+        return None if raw is None else unmarked(raw, "user state")
 
     def delete_state(self, key: str) -> None:
         row_key = keys.meta(Meta.USER_STATE, checked_name(key, "state key"))
@@ -358,6 +351,8 @@ class EmbeddedBackend:
             durability=self._engine.durability,
             format_version=FORMAT_VERSION,
             capabilities=self.capabilities,
+            sealed_with=self._rekey.active,
+            rekey_from=self._rekey.others(),
         )
 
     def health(self) -> BackendHealth:
@@ -398,6 +393,9 @@ class EmbeddedBackend:
         with self._engine.lock:
             self._engine.check_usable()
             return Checker(self._engine, self._worlds).run()
+
+    def rekey(self, progress: Progress | None = None) -> RekeyReport:
+        return self._rekey.run(progress)
 
     def sweep(self, budget: int) -> int:
         check_count(budget, "budget")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.keys import Meta
-from penstock.backends.embedded.rows import MARK
+from penstock.backends.embedded.rows import MARK, unmarked
 from penstock.codec.answer import encode_answer
 
 if TYPE_CHECKING:
@@ -79,9 +79,10 @@ def keep(txn: Transaction, call: Call, answer: object) -> None:
 def kept(engine: Engine, call: Call) -> bytes | None:
     """The answer that the call was given, if it happened."""
     raw = engine.kv.get(keys.meta(Meta.CALL, call.caller), engine.meta)
-    if raw is None or int.from_bytes(raw[1:9], "big") != call.number:
+    if raw is None:
         return None
-    return raw[9:]
+    row = unmarked(raw, "call")
+    return row[8:] if int.from_bytes(row[:8], "big") == call.number else None
 
 
 def callers(engine: Engine) -> list[bytes]:

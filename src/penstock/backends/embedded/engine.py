@@ -22,7 +22,7 @@ from penstock.backends.embedded.group_commit import GroupCommit
 from penstock.backends.embedded.keys import Due, Meta
 from penstock.backends.embedded.meters import Meter, StoreMeter
 from penstock.backends.embedded.queue_state import QueueState
-from penstock.backends.embedded.rows import MARK, encode_counters
+from penstock.backends.embedded.rows import MARK, encode_counters, unmarked
 from penstock.clock import NS_PER_S, Clock
 from penstock.codec.frame import Column, Text, encode_frame, encode_run
 from penstock.errors import QueueNotFound, StorageCorrupt, StorageError
@@ -85,6 +85,9 @@ class Engine:
         self.meter = StoreMeter()
         self._group = GroupCommit(self.sync, self.calls, self.meter.group_sizes)
         self.ids = IdGenerator(rng, self._count_opening())
+        secret = kv.get(keys.meta(Meta.SECRET), self.meta)
+        #: What dedup ids are hashed with; a store from before there was one has none.
+        self.dedup_secret = b"" if secret is None else unmarked(secret, "secret")
 
     def _count_opening(self) -> int:
         """How often the store was opened, this time included."""

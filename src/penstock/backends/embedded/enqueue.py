@@ -20,6 +20,7 @@ from penstock.codec.body import (
     before_order,
     check_headers,
     check_message,
+    compact_body,
     encode_body,
     encode_variable,
 )
@@ -92,6 +93,8 @@ class Enqueuer:
         # Neighbours mostly share the very objects of these three: their shape is then known.
         fairness_key: str | None = None
         priority = weight = -1
+        compress_over = q.settings.compress_over_bytes
+        over_bytes = MAX_PAYLOAD_BYTES if compress_over is None else compress_over
         head = tail = key_prefix = value = b""
         rows: list[Row] = []
         for m in messages:
@@ -116,7 +119,10 @@ class Enqueuer:
                 if plain:
                     raw_id = high + low_raw
                     rest_of_head = self._tail(m) if m.headers else tail
-                    put(body_prefix + low_raw, head + order_raw + rest_of_head + m.payload, bodies)
+                    body = head + order_raw + rest_of_head + m.payload
+                    if len(m.payload) > over_bytes:
+                        body = compact_body(body, len(m.payload))
+                    put(body_prefix + low_raw, body, bodies)
                     key = key_prefix + order_raw + raw_id
                     put(key, value, ready)
                     ids.append(raw_id)
@@ -240,7 +246,8 @@ class Enqueuer:
             m.payload,
             placed=found.body.placed or not found.fresh or visible_at_ns > now_ns,
         )
-        txn.put(q.prefix + found.raw_id, encode_body(body), self._engine.messages)
+        raw = encode_body(body, q.settings.compress_over_bytes)
+        txn.put(q.prefix + found.raw_id, raw, self._engine.messages)
         if visible_at_ns > now_ns:
             row.since_ns, row.until_ns = now_ns, visible_at_ns
             enter(txn, q, found.raw_id, StateCode.DELAYED, row)
@@ -333,7 +340,7 @@ class _Rest:
             m.payload,
             placed=delayed,
         )
-        raw_body = encode_body(body)
+        raw_body = encode_body(body, q.settings.compress_over_bytes)
         # Nothing is put before all that may fail has not: a dedup id must not lead to nothing.
         if (first := self._earlier(m, raw_id)) is not None:
             return EnqueueResult(format_id(first), duplicate=True)
@@ -365,7 +372,7 @@ class _Rest:
                     raw_ids.add(parse_id(m.id))
                 if m.dedup_id is not None and q.settings.dedup_window_s:
                     checked_name(m.dedup_id, "dedup_id")
-                    dedup_keys.add(keys.dedup(q.qid, m.dedup_id))
+                    dedup_keys.add(keys.dedup(q.qid, m.dedup_id, engine.dedup_secret))
         ids, ordered = list(raw_ids), list(dedup_keys)
         # What is damaged is the answer to the item that asks for it, and to no other.
         self._known = dict(zip(ids, find_sound(engine, q, ids), strict=True))
@@ -398,7 +405,7 @@ class _Rest:
         if raw_id in self._taken or (found is not None and found.code != StateCode.GONE):
             return raw_id
         if m.dedup_id is not None and q.settings.dedup_window_s:
-            key = keys.dedup(q.qid, m.dedup_id)
+            key = keys.dedup(q.qid, m.dedup_id, txn.engine.dedup_secret)
             remembered = self._dedup.get(key, (0, b""))
             if isinstance(remembered, StorageCorrupt):
                 raise remembered

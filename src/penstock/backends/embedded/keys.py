@@ -49,6 +49,9 @@ class Meta(enum.IntEnum):
     DUE_HINT = 9
     NEXT_NUMBER = 10
     OPENINGS = 11
+    KEYS = 12
+    SECRET = 13
+    REKEY = 14
     CALL = 17
 
 
@@ -119,9 +122,12 @@ def parse_due(key: bytes) -> tuple[int, int, int, bytes]:
     )
 
 
-def dedup(qid: int, dedup_id: str) -> bytes:
-    """A hash, so that keys have one length and dedup ids are not readable in them."""
-    return u32(qid) + hashlib.blake2b(dedup_id.encode(), digest_size=16).digest()
+def dedup(qid: int, dedup_id: str, secret: bytes) -> bytes:
+    """A hash, so that keys have one length and dedup ids are not readable in them.
+
+    With the store's secret, they cannot be guessed and compared either; a store from before has none: b"".
+    """
+    return u32(qid) + hashlib.blake2b(dedup_id.encode(), digest_size=16, key=secret).digest()
 
 
 def journal(number: int, last_seq: int) -> bytes:

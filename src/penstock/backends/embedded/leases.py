@@ -30,11 +30,13 @@ from penstock.backends.embedded.transitions import drop_bodies, enter, enter_rea
 from penstock.clock import to_ns
 from penstock.codec.body import (
     BODY_VERSION,
+    COMPRESSED_VERSION,
     FIXED,
     FIXED_BYTES,
     Variable,
     decode_body,
     decode_variable,
+    unpacked_payload,
 )
 from penstock.codec.frame import Column
 from penstock.errors import StaleReceipt, StorageCorrupt
@@ -167,9 +169,12 @@ def _deliveries(
     out: list[Delivery] = []
     for raw_id, seq, attempt, expires_at_ns, body in granted:
         version, _, priority, weight, enqueued_ns, _, _, length = unpack(body)
-        if version != BODY_VERSION:
-            decode_body(body)  # Raises, and says what is wrong.
         end = FIXED_BYTES + length
+        payload = body[end:]
+        if version == COMPRESSED_VERSION:
+            payload = unpacked_payload(payload)
+        elif version != BODY_VERSION:
+            decode_body(body)  # Raises, and says what is wrong.
         if body[FIXED_BYTES:end] != variable_raw:
             variable_raw = body[FIXED_BYTES:end]
             fairness_key, headers, throttle_keys, dedup_id = decode_variable(variable_raw)
@@ -178,7 +183,7 @@ def _deliveries(
                 raw_id,
                 queue_part + seq.to_bytes(8, "big"),
                 name,
-                body[end:],
+                payload,
                 headers.copy(),
                 attempt,
                 fairness_key,

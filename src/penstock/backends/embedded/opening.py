@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+import traceback
 from pathlib import Path
 
-from penstock.backends.embedded.backend import FORMAT_VERSION, EmbeddedBackend
+from penstock.backends.embedded.backend import EmbeddedBackend
+from penstock.backends.embedded.founding import FORMAT_VERSION
 from penstock.backends.embedded.keys import SPACES
 from penstock.clock import Clock
 from penstock.config import StorageSettings
 from penstock.errors import StorageError
+from penstock.keyring import KeyProvider, configured_keys
 from penstock.kv.base import Store
 from penstock.kv.memory import MemoryStore
 from penstock.kv.rocksdb import RocksStore
@@ -22,7 +25,10 @@ LABEL_TEXT = "Penstock store, format {}\n"
 
 
 def open_rocksdb(
-    settings: StorageSettings, clock: Clock | None, rng: random.Random | None
+    settings: StorageSettings,
+    clock: Clock | None,
+    rng: random.Random | None,
+    keys: KeyProvider | None = None,
 ) -> EmbeddedBackend:
     """The folder's database itself: for its owner alone."""
     refuse_newer(settings.path)
@@ -32,13 +38,18 @@ def open_rocksdb(
         cache_capacity_bytes=settings.rocksdb.cache_capacity,
         mode=settings.rocksdb.mode,
     )
-    backend = _backend(kv, settings, clock, rng)
+    backend = _backend(kv, settings, clock, rng, keys)
     _write_label(settings.path)
     return backend
 
 
-def open_memory(settings: StorageSettings, clock: Clock | None, rng: random.Random | None) -> EmbeddedBackend:
-    return _backend(MemoryStore(SPACES), settings, clock, rng)
+def open_memory(
+    settings: StorageSettings,
+    clock: Clock | None,
+    rng: random.Random | None,
+    keys: KeyProvider | None = None,
+) -> EmbeddedBackend:
+    return _backend(MemoryStore(SPACES), settings, clock, rng, keys)
 
 
 def refuse_newer(path: str) -> None:
@@ -64,8 +75,13 @@ def _write_label(path: str) -> None:
 
 
 def _backend(
-    kv: Store, settings: StorageSettings, clock: Clock | None, rng: random.Random | None
+    kv: Store,
+    settings: StorageSettings,
+    clock: Clock | None,
+    rng: random.Random | None,
+    keys: KeyProvider | None,
 ) -> EmbeddedBackend:
+    encryption = settings.encryption
     try:
         return EmbeddedBackend(
             kv,
@@ -75,7 +91,11 @@ def _backend(
             interval_ms=settings.interval_ms,
             clock=clock,
             rng=rng,
+            encryption=encryption,
+            provider=keys or configured_keys(encryption.key_file, encryption.key_command),
         )
-    except BaseException:
+    except BaseException as error:
         kv.close()
+        # Handles of the store in there would keep the database open for as long as someone keeps the error.
+        traceback.clear_frames(error.__traceback__)
         raise

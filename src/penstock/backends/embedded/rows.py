@@ -8,6 +8,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
+from penstock.codec.sealed import refuse_sealed
 from penstock.errors import StorageCorrupt
 
 T = TypeVar("T")
@@ -83,6 +84,7 @@ def leased_tail(lane: bytes, consumer: bytes) -> bytes:
 
 
 def decode_state(raw: bytes) -> StateRow:
+    refuse_sealed(raw, "state row")
     try:
         version, attempts, seq, since, until, order, expires, weight, *lengths = STATE_ROW.unpack_from(raw)
         if version != ROW_VERSION or len(raw) != STATE_ROW_BYTES + sum(lengths):
@@ -208,8 +210,14 @@ def decode_job(raw: bytes) -> Job:
 def unpacked(raw: bytes, decode: Callable[[bytes], T], what: str) -> T:
     """Decode a packed row, or say which kind of row is damaged."""
     try:
-        if raw[:1] != MARK:
-            raise StorageCorrupt(f"{what} row has version {raw[:1].hex()}; this Penstock reads 01")
-        return decode(raw[1:])
+        return decode(unmarked(raw, what))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise StorageCorrupt(f"{what} row does not decode: {error}") from error
+
+
+def unmarked(raw: bytes, what: str) -> bytes:
+    """What a row holds behind its version byte."""
+    refuse_sealed(raw, f"{what} row")
+    if raw[:1] != MARK:
+        raise StorageCorrupt(f"{what} row has version {raw[:1].hex()}; this Penstock reads 01")
+    return raw[1:]

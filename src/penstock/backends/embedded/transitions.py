@@ -111,7 +111,8 @@ def arrive(
     lane = q.lane(body.priority, body.fairness_key, body.throttle_keys)
     order_ns = visible_at_ns or q.next_order_ns(txn.now_ns)
     body = msgspec.structs.replace(body, order_ns=order_ns, placed=True)
-    txn.put(q.prefix + raw_id, encode_body(body), txn.engine.messages)
+    raw = encode_body(body, q.settings.compress_over_bytes)
+    txn.put(q.prefix + raw_id, raw, txn.engine.messages)
     row = StateRow(0, seq, txn.now_ns, visible_at_ns, order_ns, body.expires_at_ns, body.weight, lane)
     if visible_at_ns:
         enter(txn, q, raw_id, StateCode.DELAYED, row)

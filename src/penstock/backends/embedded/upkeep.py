@@ -8,6 +8,7 @@ from collections.abc import Callable
 from penstock.backends.embedded import history
 from penstock.backends.embedded.bulk import Bulk
 from penstock.backends.embedded.engine import Engine
+from penstock.backends.embedded.rekey import Rekey
 from penstock.backends.embedded.sweep import SLICE, SWEEP_ORDER, apply_due
 from penstock.backends.embedded.worlds import Worlds
 from penstock.errors import is_of_the_store
@@ -22,10 +23,11 @@ FRAMES_PER_SLICE = 200
 class Upkeep:
     """What time, bulk operations and retention leave to be done in one store."""
 
-    def __init__(self, engine: Engine, bulk: Bulk, worlds: Worlds) -> None:
+    def __init__(self, engine: Engine, bulk: Bulk, worlds: Worlds, rekey: Rekey) -> None:
         self._engine = engine
         self._bulk = bulk
         self._worlds = worlds
+        self._rekey = rekey
         #: Queues that this round of retention has yet to look at.
         self._round: list[str] = []
         self._next_step = 0
@@ -38,7 +40,8 @@ class Upkeep:
     def reasons(self) -> list[str]:
         """What of the upkeep does not go on."""
         queues = [why for number, why in self._damaged_queues.items() if number in self._engine.by_qid]
-        return [*self._failures.values(), *queues, *self._damaged_worlds.values(), *self._bulk.given_up]
+        jobs = [*self._bulk.given_up, *self._rekey.given_up]
+        return [*self._failures.values(), *queues, *self._damaged_worlds.values(), *jobs]
 
     def tidy(self, budget: int) -> int:
         """Up to so many slices; how many were done.
@@ -51,6 +54,7 @@ class Upkeep:
             *(lambda kind=kind: int(apply_due(self._engine, kind) > 0) for kind in SWEEP_ORDER),
             lambda: self._bulk.resume(1),
             self._trim,
+            self._rekey.slice,
         ]
         done = idle = 0
         failed: dict[int, Exception] = {}

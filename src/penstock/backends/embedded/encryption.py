@@ -1,0 +1,155 @@
+"""Encryption at rest of an embedded store: which rows are secret, which keys it uses, and its unlocking."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+
+import msgspec
+
+from penstock.backends.embedded import keys
+from penstock.backends.embedded.keys import Meta
+from penstock.backends.embedded.rows import packed, unpacked
+from penstock.config import EncryptionSettings
+from penstock.errors import DecryptFailed, InvalidConfig, KeyMissing
+from penstock.keyring import ACCEPTED_IDS, KEY_BYTES, KeyProvider, is_key_id, variable
+from penstock.kv.base import Store
+from penstock.kv.sealed import Rule, SealedStore
+
+log = logging.getLogger("penstock")
+
+#: In place of a key's id: values that are not sealed.
+PLAIN = ""
+
+#: Where a state row has the length of its reason, the one secret part of it.
+_REASON_LENGTH = slice(51, 55)
+_NO_REASON = bytes(4)
+#: The others are secret, and so is a kind that nobody has thought about.
+_CLEAR_META = frozenset(
+    (
+        Meta.FORMAT,
+        Meta.QUEUE,
+        Meta.COUNTERS,
+        Meta.WORLD,
+        Meta.CURSOR,
+        Meta.JOB,
+        Meta.LANE_HINT,
+        Meta.DUE_HINT,
+        Meta.NEXT_NUMBER,
+        Meta.OPENINGS,
+        Meta.KEYS,
+        Meta.REKEY,
+    )
+)
+
+#: Spaces with secret values, and which of their rows are secret. Keys, and all other rows, stay readable.
+RULES: dict[str, Rule] = {
+    "messages": lambda key, value: True,
+    "journal": lambda key, value: True,
+    "state": lambda key, value: value[_REASON_LENGTH] != _NO_REASON,
+    "meta": lambda key, value: key[0] not in _CLEAR_META,
+}
+
+
+class KeysRow(msgspec.Struct, array_like=True):
+    """The key that new records are sealed with, and a verifier of every one that some may be sealed with.
+
+    Clear, for it is read before any key is known. `PLAIN` stands for values that are not sealed.
+    """
+
+    active: str
+    verifiers: dict[str, bytes]
+
+
+class RekeyRow(msgspec.Struct, array_like=True):
+    """A rekeying under way: how far it is and what it has found.
+
+    `space` counts through `RULES`; `unreadable` are records that do not open, by the key that they name.
+    """
+
+    target: str
+    space: int = 0
+    position: bytes = b""
+    done_bytes: int = 0
+    total_bytes: int = 0
+    records: int = 0
+    rewritten: int = 0
+    unreadable: dict[str, int] = {}
+
+
+_decode_keys = msgspec.msgpack.Decoder(KeysRow).decode
+_decode_rekey = msgspec.msgpack.Decoder(RekeyRow).decode
+
+
+def read_keys(kv: Store) -> KeysRow | None:
+    raw = kv.get(keys.meta(Meta.KEYS), kv.space("meta"))
+    return None if raw is None else unpacked(raw, _decode_keys, "keys")
+
+
+def read_rekey(kv: Store) -> RekeyRow | None:
+    raw = kv.get(keys.meta(Meta.REKEY), kv.space("meta"))
+    return None if raw is None else unpacked(raw, _decode_rekey, "rekey")
+
+
+def _active(settings: EncryptionSettings, row: KeysRow | None) -> str:
+    """The key to seal with. A setting that was left open follows the store."""
+    if settings.enabled is None:
+        return PLAIN if row is None else row.active
+    if not settings.enabled:
+        return PLAIN
+    if not is_key_id(settings.key_id):
+        raise InvalidConfig(f"encryption.key_id is {settings.key_id!r:.80}; accepted: {ACCEPTED_IDS}")
+    return settings.key_id
+
+
+def unlock(
+    kv: Store, settings: EncryptionSettings, provider: KeyProvider, where: str, *, is_new: bool
+) -> Store:
+    """The store to use: sealed if it has, or is to have, sealed records; else as it is.
+
+    Every key that the store lists is asked for and verified before anything is written. A key that is new to
+    it is listed, durably, before its first use.
+    """
+    row = read_keys(kv)
+    verifiers = dict(row.verifiers) if row is not None else {} if is_new else {PLAIN: b""}
+    active = _active(settings, row)
+    if row is None and active == PLAIN:
+        return kv
+    # Only here: a store without encryption does not load the library.
+    from penstock.codec.vault import Vault, verifier
+
+    known = {key_id: _key(provider, key_id, where) for key_id in {*verifiers, active} - {PLAIN}}
+    for key_id, key in known.items():
+        if not hmac.compare_digest(verifiers.setdefault(key_id, verifier(key)), verifier(key)):
+            raise DecryptFailed(
+                f"key {key_id!r} is not the one that {where} was written with; "
+                f"put the right one into {variable(key_id)}, or where else the store's keys come from"
+            )
+    if active == PLAIN:
+        verifiers[PLAIN] = b""
+        log.warning("%s has sealed records, but encryption is off: what is new is written plain", where)
+    _note(kv, row, KeysRow(active, verifiers))
+    return SealedStore(kv, Vault(known, active or None), RULES)
+
+
+def _key(provider: KeyProvider, key_id: str, where: str) -> bytes:
+    key = provider.key(key_id)
+    if key is None:
+        raise KeyMissing(
+            f"{where} needs the key {key_id!r}, which is not there; set {variable(key_id)} to its 64 "
+            "hexadecimal digits, or have it in storage.encryption's key_file or key_command"
+        )
+    if not isinstance(key, bytes) or len(key) != KEY_BYTES:
+        raise InvalidConfig(f"key {key_id!r}: the key provider must give {KEY_BYTES} bytes")
+    return key
+
+
+def _note(kv: Store, old: KeysRow | None, new: KeysRow) -> None:
+    if old == new:
+        return
+    batch = kv.batch()
+    batch.put(keys.meta(Meta.KEYS), packed(new), kv.space("meta"))
+    # Whatever a rekeying to another key has passed may be sealed with this one from now on. It is not
+    # turned round either: records are never made plain because a setting was wrong once.
+    batch.delete(keys.meta(Meta.REKEY), kv.space("meta"))
+    kv.write(batch, sync=True)

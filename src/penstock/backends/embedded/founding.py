@@ -1,0 +1,47 @@
+"""The first thing that is read of a store, and the first thing that is written to a new one."""
+
+from __future__ import annotations
+
+import os
+import random
+
+from penstock.backends.embedded import keys
+from penstock.backends.embedded.encryption import unlock
+from penstock.backends.embedded.keys import Meta
+from penstock.backends.embedded.rows import MARK
+from penstock.config import EncryptionSettings
+from penstock.errors import StorageError
+from penstock.keyring import KeyProvider
+from penstock.kv.base import Store
+
+FORMAT_VERSION = 1
+
+#: Of the secret that dedup ids are hashed with.
+SECRET_BYTES = 32
+
+
+def found(
+    kv: Store,
+    path: str | None,
+    rng: random.Random | None,
+    encryption: EncryptionSettings,
+    provider: KeyProvider,
+) -> Store:
+    """The store, its format verified and its keys at hand; a new one is given both."""
+    meta = kv.space("meta")
+    raw = kv.get(keys.meta(Meta.FORMAT), meta)
+    if raw is not None and (version := int.from_bytes(raw[1:], "big")) > FORMAT_VERSION:
+        raise StorageError(
+            f"store {path or 'in memory'} has format {version}; this Penstock reads up to "
+            f"{FORMAT_VERSION}: open it with a newer Penstock"
+        )
+    where = f"the store in {path}" if path else "the store in memory"
+    kv = unlock(kv, encryption, provider, where, is_new=raw is None)
+    if raw is None:
+        batch = kv.batch()
+        batch.put(keys.meta(Meta.FORMAT), MARK + keys.u32(FORMAT_VERSION), meta)
+        # From the system, unless a test wants the same again: what a generator gives can be worked out.
+        secret = os.urandom(SECRET_BYTES) if rng is None else rng.randbytes(SECRET_BYTES)
+        batch.put(keys.meta(Meta.SECRET), MARK + secret, meta)
+        kv.write(batch, sync=True)
+    return kv

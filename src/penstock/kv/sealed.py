@@ -1,0 +1,179 @@
+"""A store whose secret values are sealed on their way in and opened on their way out.
+
+It stands between a store and its user, who sees plain values and the same contract. A value that does not
+open is passed on as it is stored, so that a scan goes on behind it; decoders refuse it by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from penstock.codec.sealed import SEALED_VERSION, key_id_of
+from penstock.codec.vault import Open, Seal, Vault
+from penstock.kv.base import Batch, Reader, Row, Snapshot, Space, Store
+
+#: Whether a row's plain value is secret, by its key and value.
+Rule = Callable[[bytes, bytes], bool]
+
+
+class _Sealed(NamedTuple):
+    """A space with secret values: which of its rows they are, and what seals and opens them."""
+
+    is_secret: Rule
+    seal: Seal
+    open: Open
+
+
+class Renewed(NamedTuple):
+    """What a step of `renew` did; `position` is where the next one goes on, None at the end."""
+
+    position: bytes | None
+    records: int
+    size_bytes: int
+    rewritten: int
+    unreadable: list[str]
+    """The keys that records name which do not open."""
+
+
+class SealedBatch:
+    """A batch of the store below, with secret values sealed as they are put."""
+
+    __slots__ = ("_put", "_sealed", "delete", "delete_range", "inner")
+
+    def __init__(self, inner: Batch, sealed: Mapping[Space, _Sealed]) -> None:
+        self.inner = inner
+        self._put, self.delete, self.delete_range = inner.put, inner.delete, inner.delete_range
+        self._sealed = sealed
+
+    def put(self, key: bytes, value: bytes, space: Space, /) -> None:
+        sealed = self._sealed.get(space)
+        if sealed is not None and sealed.is_secret(key, value):
+            value = sealed.seal(key, value)
+        self._put(key, value, space)
+
+
+class _SealedReader:
+    """Reading, which the store and its snapshots share."""
+
+    def __init__(self, inner: Any, sealed: dict[Space, _Sealed]) -> None:
+        self._inner: Reader = inner
+        self._sealed = sealed
+
+    def get(self, key: bytes, space: Space) -> bytes | None:
+        value = self._inner.get(key, space)
+        if value and value[0] == SEALED_VERSION and space in self._sealed:
+            opened = self._sealed[space].open(key, value)
+            return value if opened is None else opened
+        return value
+
+    def get_many(self, keys: Sequence[bytes], space: Space) -> list[bytes | None]:
+        values = self._inner.get_many(keys, space)
+        sealed = self._sealed.get(space)
+        if sealed is None:
+            return values
+        for at, value in enumerate(values):
+            if value and value[0] == SEALED_VERSION:
+                opened = sealed.open(keys[at], value)
+                values[at] = value if opened is None else opened
+        return values
+
+    def scan(
+        self,
+        space: Space,
+        lower: bytes,
+        upper: bytes | None,
+        *,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Iterator[Row]:
+        rows = self._inner.scan(space, lower, upper, reverse=reverse, limit=limit)
+        sealed = self._sealed.get(space)
+        return rows if sealed is None else _opened_rows(sealed.open, rows)
+
+
+def _opened_rows(open_record: Open, rows: Iterator[Row]) -> Iterator[Row]:
+    for row in rows:
+        key, value = row
+        if value and value[0] == SEALED_VERSION:
+            opened = open_record(key, value)
+            yield row if opened is None else (key, opened)
+        else:
+            yield row
+
+
+class SealedSnapshot(_SealedReader):
+    """A snapshot of the store below, opened the same way."""
+
+    def release(self) -> None:
+        inner: Any = self._inner
+        inner.release()
+
+
+class SealedStore(_SealedReader):
+    """`kv.base.Store` over another one. With no active key in the vault it reads both and writes plain."""
+
+    def __init__(self, store: Store, vault: Vault, rules: Mapping[str, Rule]) -> None:
+        sealed = {}
+        for name, rule in rules.items():
+            place = bytes((len(name),)) + name.encode()
+            sealed[store.space(name)] = _Sealed(rule, vault.sealer(place), vault.opener(place))
+        super().__init__(store, sealed)
+        self._store = store
+        self._sealing = sealed if vault.active is not None else {}
+        #: The key that new records are sealed with.
+        self.active = vault.active
+
+    def space(self, name: str) -> Space:
+        return self._store.space(name)
+
+    def batch(self) -> SealedBatch:
+        return SealedBatch(self._store.batch(), self._sealing)
+
+    def write(self, batch: Batch, *, sync: bool = False) -> None:
+        assert isinstance(batch, SealedBatch), "a batch of another store"
+        self._store.write(batch.inner, sync=sync)
+
+    def sync(self) -> None:
+        self._store.sync()
+
+    def snapshot(self) -> Snapshot:
+        return SealedSnapshot(self._store.snapshot(), self._sealed)
+
+    def checkpoint(self, path: str) -> None:
+        self._store.checkpoint(path)
+
+    def ingest(self, paths: Sequence[str], space: Space) -> None:
+        self._store.ingest(paths, space)
+
+    def approximate_size(self) -> int:
+        return self._store.approximate_size()
+
+    def compact(self) -> None:
+        self._store.compact()
+
+    def close(self) -> None:
+        # Handles keep the store below open.
+        self._sealed.clear()
+        self._store.close()
+
+    def renew(self, batch: Batch, space: Space, lower: bytes, max_rows: int, max_bytes: int) -> Renewed:
+        """Put values that the active key did not seal once more, from `lower` on; one writer, as ever."""
+        sealed = self._sealed[space]
+        records = size_bytes = rewritten = 0
+        unreadable: list[str] = []
+        for key, value in self._store.scan(space, lower, None):
+            if records == max_rows or size_bytes >= max_bytes:
+                return Renewed(key, records, size_bytes, rewritten, unreadable)
+            records += 1
+            size_bytes += len(key) + len(value)
+            key_id = key_id_of(value)
+            if key_id == self.active or (key_id is None and not sealed.is_secret(key, value)):
+                continue
+            plain = value if key_id is None else sealed.open(key, value)
+            if plain is None:
+                unreadable.append(str(key_id))
+            else:
+                batch.put(key, plain, space)
+                rewritten += 1
+        return Renewed(None, records, size_bytes, rewritten, unreadable)
