@@ -96,7 +96,8 @@ def decode_body(raw: bytes) -> Body:
     """Raises `StorageCorrupt` for anything that `encode_body` did not write."""
     try:
         version, flags, priority, weight, enqueued, order, expires, length = FIXED.unpack_from(raw)
-        if version != BODY_VERSION or len(raw) < FIXED_BYTES + length:
+        possible = priority <= MAX_PRIORITY and 1 <= weight <= MAX_WEIGHT
+        if version != BODY_VERSION or len(raw) < FIXED_BYTES + length or not possible:
             raise StorageCorrupt(f"message body of version {version}, {len(raw)} bytes, does not decode")
         end = FIXED_BYTES + length
         fairness_key, headers, throttle_keys, dedup_id = decode_variable(raw[FIXED_BYTES:end])

@@ -46,6 +46,9 @@ REPEATABLE = frozenset(
         "info",
         "health",
         "check",
+        "reindex",
+        "quarantine",
+        "quarantine_get",
         "metrics",
         "sweep",
     }

@@ -49,6 +49,8 @@ class Meta(enum.IntEnum):
     DUE_HINT = 9
     NEXT_NUMBER = 10
     OPENINGS = 11
+    QUARANTINE = 15
+    REINDEX = 16
     CALL = 17
 
 

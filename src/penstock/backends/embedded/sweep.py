@@ -49,7 +49,9 @@ def apply_due(engine: Engine, kind: Due, limit: int = SLICE) -> int:
         for qid, items in by_queue.items():
             with engine.transaction() as txn:
                 txn.changed = True
-                q = engine.queue_by_number(qid)
+                q = engine.sound_queue(qid)
+                if q is None and qid in engine.by_qid:
+                    continue  # Damaged: what is due of it waits for a repair, the others do not.
                 if q is None:
                     _drop_rows(txn, kind, qid, items)
                 else:
