@@ -32,6 +32,12 @@ KIND_CODES: dict[Kind, int] = {kind: code for code, kind in enumerate(Kind, star
 KINDS_BY_CODE: dict[int, Kind] = {code: kind for kind, code in KIND_CODES.items()}
 
 
+#: The id in an event that concerns no single message: a correction of counters, or a hole.
+NOBODY = bytes(16)
+#: `extra` of an event that stands for one which was lost: what came before it is not known any more.
+HOLE = "hole"
+
+
 class Event(msgspec.Struct, frozen=True, gc=False):
     """One recorded transition of one message.
 

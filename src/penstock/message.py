@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from penstock.errors import InvalidMessage, PenstockError
-from penstock.event import Event, Kind
+from penstock.event import HOLE, Event, Kind
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ def state_after(event: Event) -> State | None:
         case Kind.REDRIVEN:
             return None if event.extra else State.READY
         case Kind.REPAIRED:
-            return State(event.extra) if event.extra else None
+            return State(event.extra) if event.extra and event.extra != HOLE else None
         case _:
             return None
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import heapq
 import os
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -18,13 +19,21 @@ from penstock.backends.base import (
     BackendMetrics,
     CheckReport,
     Progress,
+    QuarantineItem,
     QueueBackend,
     RekeyReport,
 )
 from penstock.backends.registry import factory_of, open_backend
 from penstock.clock import Clock
 from penstock.config import Config
-from penstock.errors import InvalidConfig, InvalidMessage, QueueAlreadyExists, QueueNotFound, Unsupported
+from penstock.errors import (
+    InvalidConfig,
+    InvalidMessage,
+    MessageNotFound,
+    QueueAlreadyExists,
+    QueueNotFound,
+    Unsupported,
+)
 from penstock.event import Entry
 from penstock.journal import Journal, Moment, UserState, moment_ns
 from penstock.keyring import KeyProvider
@@ -201,15 +210,34 @@ class Penstock:
         """Everything that is measured, by backend; `penstock.metrics` gives it to Prometheus."""
         return {name: backend.metrics() for name, backend in self._backends.items()}
 
-    def check(self) -> CheckReport:
-        """Prove the stores' invariants by reading them; `.ok`, `.problems`."""
-        reports = [backend.check() for backend in self._backends.values()]
-        return CheckReport(
-            [problem for report in reports for problem in report.problems],
-            sum(report.queues for report in reports),
-            sum(report.messages for report in reports),
-            sum(report.events for report in reports),
-        )
+    def check(self, repair: bool = False, progress: Progress | None = None) -> CheckReport:
+        """Prove the stores' invariants by reading them; `.ok`, `.problems`.
+
+        With `repair`, what can be mended is, the rest is moved to quarantine, and each problem's `action`
+        says which. `progress` is called with what is read, how much of it, and of how much.
+        """
+        return _together([backend.check(repair, progress) for backend in self._backends.values()])
+
+    def reindex(self, progress: Progress | None = None) -> CheckReport:
+        """Rebuild every index from bodies and journals; nothing else is answered meanwhile."""
+        return _together([backend.reindex(progress) for backend in self._backends.values()])
+
+    def quarantine(self, limit: int = 100, after: str | None = None) -> list[QuarantineItem]:
+        """What repairs took out of the stores, oldest first; pass the last item's id as `after`."""
+        found = [backend.quarantine(limit, after) for backend in self._backends.values()]
+        return list(heapq.merge(*found, key=lambda item: item.id))[:limit]
+
+    def quarantine_get(self, item_id: str) -> bytes:
+        """The bytes of an item, as they were in the store."""
+        *others, last = self._backends.values()
+        for backend in others:
+            with suppress(MessageNotFound):
+                return backend.quarantine_get(item_id)
+        return last.quarantine_get(item_id)
+
+    def quarantine_drop(self, ids: Sequence[str]) -> int:
+        """Delete items for good; how many there were. The system journal keeps what they were."""
+        return sum(backend.quarantine_drop(ids) for backend in self._backends.values())
 
     def rekey(self, progress: Progress | None = None) -> RekeyReport:
         """Encrypt what is stored with the key that new messages are encrypted with; see docs/encryption.md.
@@ -261,6 +289,21 @@ class Penstock:
             if backend.queue(name) is not None:
                 return backend
         raise QueueNotFound(name)
+
+
+def _together(reports: Sequence[CheckReport]) -> CheckReport:
+    counts: Counter[str] = Counter()
+    for report in reports:
+        counts.update(report.counts)
+    left = [len(one.problems) if one.remaining is None else one.remaining for one in reports]
+    return CheckReport(
+        [problem for report in reports for problem in report.problems],
+        sum(report.queues for report in reports),
+        sum(report.messages for report in reports),
+        sum(report.events for report in reports),
+        dict(counts),
+        sum(left),
+    )
 
 
 @contextmanager

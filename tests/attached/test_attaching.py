@@ -18,7 +18,9 @@ import pytest
 import penstock
 from penstock import StorageError
 from penstock.backends.attached import wire
+from penstock.backends.attached.backend import AttachedBackend
 from penstock.backends.attached.wire import SOCKET_NAME
+from penstock.backends.base import QueueBackend
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 30.0
@@ -267,3 +269,22 @@ def test_processes_that_update_different_settings_lose_neither(tmp_path: Path) -
             thread.join()
         (settings,) = owner.queues()
         assert (settings.lease_s, settings.max_attempts, settings.dedup_window_s) == (50, 50, 50)
+
+
+def test_every_call_of_the_contract_is_forwarded() -> None:
+    backends: list[type[QueueBackend]] = [AttachedBackend]  # And as the contract says: the type checker's to tell.
+    assert backends
+    assert set(wire.METHODS) <= set(vars(AttachedBackend))
+
+
+def test_what_lasts_tells_how_far_it_is_through_an_attachment(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "store") as owner, penstock.open(tmp_path / "store") as ps:
+        owner.create_queue("q").enqueue_many([penstock.NewMessage(b"x")] * 2000)
+        told: list[tuple[str, int, int]] = []
+        for call in (ps.check, ps.reindex):
+            assert call(progress=lambda *how_far: told.append(how_far)).ok
+            assert told
+            told.clear()
+        assert ps.check(repair=True).ok
+        assert list(ps.quarantine()) == []
+        assert ps.queue("q").length() == 2000

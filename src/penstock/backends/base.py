@@ -90,24 +90,50 @@ class BackendMetrics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """One thing that `check` found wrong: what, in which queue, and where."""
+    """One thing that `check` found wrong: what, in which queue, and where.
+
+    `severity` is `index` (derived, can be rebuilt without loss), `orphan` (a row that belongs to nothing)
+    or `damage` (content or history is not what it was). `action` is what a repair did about it.
+    """
 
     what: str
     queue: str
     where: str
+    kind: str = ""
+    severity: str = "damage"
+    action: str = ""
 
 
 class CheckReport(msgspec.Struct, frozen=True):
-    """What `check` looked at and what it found."""
+    """What `check` looked at and what it found.
+
+    `counts` is exact, by kind; of very many problems only the first are listed. After a repair, `remaining`
+    is what is still wrong.
+    """
 
     problems: list[Problem]
     queues: int
     messages: int
     events: int
+    counts: dict[str, int] = {}
+    remaining: int | None = None
 
     @property
     def ok(self) -> bool:
-        return not self.problems
+        """Nothing is wrong, or nothing is any more."""
+        return not (self.problems if self.remaining is None else self.remaining)
+
+
+class QuarantineItem(msgspec.Struct, frozen=True):
+    """A row that a repair took out of the store: where it was, why, and how many bytes it has."""
+
+    id: str
+    at_ns: int
+    queue: str
+    space: str
+    key: bytes
+    reason: str
+    size_bytes: int
 
 
 class RekeyReport(msgspec.Struct, frozen=True):
@@ -262,7 +288,25 @@ class QueueBackend(Protocol):
 
     def metrics(self) -> BackendMetrics: ...
 
-    def check(self) -> CheckReport: ...
+    def check(self, repair: bool = False, progress: Progress | None = None) -> CheckReport:
+        """Read everything and report what does not hold; with `repair`, mend it, and say what was done."""
+        ...
+
+    def reindex(self, progress: Progress | None = None) -> CheckReport:
+        """Rebuild everything that is derived; the problems are what could not be used."""
+        ...
+
+    def quarantine(self, limit: int, after: str | None) -> Sequence[QuarantineItem]:
+        """What repairs have taken out, oldest first; `after` is the id of an item."""
+        ...
+
+    def quarantine_get(self, item_id: str) -> bytes:
+        """The bytes of an item as they were."""
+        ...
+
+    def quarantine_drop(self, ids: Sequence[str]) -> int:
+        """Forget items for good; how many there were."""
+        ...
 
     def rekey(self, progress: Progress | None = None) -> RekeyReport:
         """Encrypt everything with the active key, or decrypt it if there is none; nothing, if it is so.

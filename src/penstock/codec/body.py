@@ -110,7 +110,9 @@ def decode_body(raw: bytes) -> Body:
     refuse_sealed(raw, "message body")
     try:
         version, flags, priority, weight, enqueued, order, expires, length = FIXED.unpack_from(raw)
-        if version not in (BODY_VERSION, COMPRESSED_VERSION) or len(raw) < FIXED_BYTES + length:
+        possible = priority <= MAX_PRIORITY and 1 <= weight <= MAX_WEIGHT
+        known = version in (BODY_VERSION, COMPRESSED_VERSION)
+        if not known or len(raw) < FIXED_BYTES + length or not possible:
             raise StorageCorrupt(f"message body of version {version}, {len(raw)} bytes, does not decode")
         end = FIXED_BYTES + length
         fairness_key, headers, throttle_keys, dedup_id = decode_variable(raw[FIXED_BYTES:end])

@@ -91,6 +91,13 @@ class Store(Reader, Protocol):
         """
         ...
 
+    def clear(self, name: str) -> None:
+        """Empty a space, even of what cannot be read, at once and durably: not part of any batch.
+
+        Handles of it are void afterwards, take a new one; nobody may be writing.
+        """
+        ...
+
     def approximate_size(self) -> int:
         """Bytes that the store occupies, roughly; cheap."""
         ...

@@ -337,6 +337,18 @@ class MemoryStore(_MemoryReader):
         """Nothing to do: what was overwritten is gone already."""
         self._open_spaces()
 
+    def clear(self, name: str) -> None:
+        with self._lock:
+            self._check_writable()
+            self.space(name)
+            if self._faults is not None:
+                self._step_before(self._faults)
+                self._synced[name] = Space(name)
+                self._unsynced = [[one for one in changes if one[1] != name] for changes in self._unsynced]
+            self._open_spaces()[name] = Space(name)
+            if self._faults is not None:
+                self._step_after(self._faults)
+
     def approximate_size(self) -> int:
         return sum(space.size_bytes for space in self._open_spaces().values())
 

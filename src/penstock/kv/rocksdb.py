@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
@@ -30,7 +30,7 @@ from penstock.kv.wal import mend_logs
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from rocksdict import ColumnFamily, Rdict, RdictIter, WriteBatch
+    from rocksdict import ColumnFamily, Options, Rdict, RdictIter, WriteBatch
 
 _SNAPSHOT_ATTEMPTS = 1000
 _SNAPSHOT_CHUNK_ROWS = 256
@@ -107,7 +107,13 @@ def prepare_folder(path: str, *, read_only: bool) -> None:
 class RocksStore:
     """`kv.base.Store` on a RocksDB folder; a space is a column family, a batch the driver's own object."""
 
-    def __init__(self, path: str, database: Rdict, spaces: Collection[str]) -> None:
+    def __init__(
+        self,
+        path: str,
+        database: Rdict,
+        spaces: Collection[str],
+        make_options: Callable[[str], Options] | None = None,
+    ) -> None:
         self._path = path
         # None once closed: calls then fail on it and `_failure` says why, at no cost to calls that succeed.
         self._database: Any = database
@@ -115,6 +121,7 @@ class RocksStore:
         self._compacting = Lock()
         self._snapshots: WeakSet[RocksSnapshot] = WeakSet()
         self._driver = _driver()
+        self._make_options = make_options or (lambda name: self._driver.Options(raw_mode=True))
         self._spaces: dict[str, ColumnFamily] = {n: database.get_column_family_handle(n) for n in spaces}
         # Keyed by the handle itself: it hashes by identity, and the store keeps it alive.
         self._families: dict[Any, Rdict] = {
@@ -146,13 +153,15 @@ class RocksStore:
         try:
             existing = driver.Rdict.list_cf(folder, options) if _holds_store(folder) else []
             names = existing if read_only else {*existing, *spaces}
-            collected = names if tombstone_spaces is None else tombstone_spaces
-            families = {
-                name: family_options(driver, profile, cache, collect_tombstones=name in collected)
-                for name in names
-            }
+
+            def make_options(name: str) -> Options:
+                collect = tombstone_spaces is None or name in tombstone_spaces
+                made: Options = family_options(driver, profile, cache, collect_tombstones=collect)
+                return made
+
+            families = {name: make_options(name) for name in names}
             access = driver.AccessType.read_only(False) if read_only else driver.AccessType.read_write()
-            return cls(folder, driver.Rdict(folder, options, families, access), spaces)
+            return cls(folder, driver.Rdict(folder, options, families, access), spaces, make_options)
         except Exception as error:
             raise translated(error, folder) from error
 
@@ -308,6 +317,22 @@ class RocksStore:
 
     def _files(self) -> set[str]:
         return {file["name"] for file in self._database.live_files()}
+
+    def clear(self, name: str) -> None:
+        """By dropping the column family: its files go unread."""
+        old = self.space(name)
+        try:
+            self._families.pop(old, None)
+            self._database.drop_column_family(name)
+            self._families[self._renewed(name)] = self._database.get_column_family(name)
+        except Exception as error:
+            raise self._write_failure(error) from error
+
+    def _renewed(self, name: str) -> ColumnFamily:
+        self._database.create_column_family(name, self._make_options(name))
+        handle: ColumnFamily = self._database.get_column_family_handle(name)
+        self._spaces[name] = handle
+        return handle
 
     def approximate_size(self) -> int:
         """Table files, and the memory tables for what the log holds of them."""

@@ -152,6 +152,12 @@ class SealedStore(_SealedReader):
     def compact(self) -> None:
         self._store.compact()
 
+    def clear(self, name: str) -> None:
+        sealed = self._sealed.pop(self._store.space(name), None)
+        self._store.clear(name)
+        if sealed is not None:
+            self._sealed[self._store.space(name)] = sealed
+
     def close(self) -> None:
         # Handles keep the store below open.
         self._sealed.clear()

@@ -23,6 +23,7 @@ from penstock.backends.base import (
     CheckReport,
     CursorInfo,
     Progress,
+    QuarantineItem,
     QueueBackend,
     QueueStats,
     RekeyReport,
@@ -387,8 +388,20 @@ class AttachedBackend:
     def metrics(self) -> BackendMetrics:
         return cast(BackendMetrics, self._call("metrics"))
 
-    def check(self) -> CheckReport:
-        return cast(CheckReport, self._call("check"))
+    def check(self, repair: bool = False, progress: Progress | None = None) -> CheckReport:
+        return cast(CheckReport, self._call("check", repair, progress=progress))
+
+    def reindex(self, progress: Progress | None = None) -> CheckReport:
+        return cast(CheckReport, self._call("reindex", progress=progress))
+
+    def quarantine(self, limit: int, after: str | None) -> Sequence[QuarantineItem]:
+        return cast("list[QuarantineItem]", self._call("quarantine", limit, after))
+
+    def quarantine_get(self, item_id: str) -> bytes:
+        return cast(bytes, self._call("quarantine_get", item_id))
+
+    def quarantine_drop(self, ids: Sequence[str]) -> int:
+        return cast(int, self._call("quarantine_drop", ids))
 
     def rekey(self, progress: Progress | None = None) -> RekeyReport:
         return cast(RekeyReport, self._call("rekey", progress=progress))

@@ -15,9 +15,9 @@ from penstock.backends.embedded.numbers import next_number
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import packed, unpacked
 from penstock.backends.embedded.worlds import SYSTEM_WORLD, Worlds
-from penstock.errors import InvalidConfig, QueueAlreadyExists, QueueNotFound
+from penstock.errors import InvalidConfig, QueueAlreadyExists, QueueNotFound, StorageCorrupt
 from penstock.event import Entry
-from penstock.settings import QueueSettings
+from penstock.settings import QueueSettings, queue_settings
 
 T = TypeVar("T")
 
@@ -25,12 +25,28 @@ T = TypeVar("T")
 _NOT_YET = ("max_leased", "max_leased_per_key", "on_enqueue", "on_failure")
 
 
-class _QueueRow(msgspec.Struct, array_like=True):
+#: Before the number of a queue in the flags of a system entry: what a lost row is made anew from.
+NUMBER_FLAG = "number:"
+
+
+class QueueRow(msgspec.Struct, array_like=True):
+    """A queue's number and settings."""
+
     qid: int
     settings: QueueSettings
 
 
-_decode_queue = msgspec.msgpack.Decoder(_QueueRow).decode
+_decode_queue = msgspec.msgpack.Decoder(QueueRow).decode
+
+
+def decode_queue(raw: bytes) -> QueueRow:
+    row = unpacked(raw, _decode_queue, "queue")
+    values = msgspec.structs.asdict(row.settings)
+    try:
+        queue_settings(values.pop("name"), values)
+    except InvalidConfig as error:
+        raise StorageCorrupt(f"queue row does not decode: {error}") from error
+    return row
 
 
 class Admin:
@@ -42,19 +58,26 @@ class Admin:
         self._backend = backend
 
     def load(self) -> None:
-        """Read every queue's settings; their numbers are read when they are first used."""
+        """Read every queue's settings; their numbers are read when they are first used.
+
+        A queue whose row is damaged is set apart: the others go on. Queues that are known already, before
+        a repair that is, stay the same objects: someone may wait on them.
+        """
         engine = self._engine
-        prefix = keys.meta(Meta.QUEUE)
-        stored = [
-            unpacked(raw, _decode_queue, "queue")
-            for _, raw in engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix))
-        ]
         known = dict(engine.by_qid)
         engine.queues.clear()
         engine.by_qid.clear()
-        for row in stored:
+        engine.damaged.clear()
+        prefix = keys.meta(Meta.QUEUE)
+        for key, raw in engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix)):
+            try:
+                row = decode_queue(raw)
+            except StorageCorrupt as error:
+                engine.note_damage(key[1:].decode(errors="replace"), error)
+                continue
             q = known.get(row.qid) or QueueState(row.qid, row.settings, engine.lock)
             q.settings = row.settings
+            q.unload()
             self._adopt(q)
 
     def change(self, change: Callable[[], T]) -> T:
@@ -85,10 +108,11 @@ class Admin:
             engine.check_usable()
             if settings.name in engine.queues:
                 raise QueueAlreadyExists(settings.name)
+            engine.check_sound(settings.name)
             self._check(settings, engine.queues)
             with engine.transaction() as txn:
                 created = self._create(txn, settings)
-                self._note(txn, ("queue_created", settings))
+                self._note(txn, ("queue_created", created))
                 txn.answered(None)
             self._adopt(created)
 
@@ -102,10 +126,11 @@ class Admin:
                 return False
             self._check(settings, engine.queues)
             with engine.transaction() as txn:
-                self._put(txn, engine.queues[settings.name].qid, settings)
-                self._note(txn, ("queue_updated", settings))
+                q = engine.queues[settings.name]
+                self._put(txn, q.qid, settings)
+                self._note(txn, ("queue_updated", QueueState(q.qid, settings, engine.lock)))
                 txn.answered(True)
-            engine.queues[settings.name].settings = settings
+            q.settings = settings
             return True
 
     def delete(self, name: str) -> None:
@@ -122,20 +147,21 @@ class Admin:
                     )
             with engine.transaction() as txn:
                 self._delete(txn, name)
-                self._note(txn, ("queue_deleted", engine.queues[name].settings))
+                self._note(txn, ("queue_deleted", engine.queues[name]))
                 txn.answered(None)
             self._disown(name)
 
     def replace(self, wanted: Iterable[QueueSettings]) -> None:
         """Exactly these queues exist afterwards: made, changed and deleted in one atomic write."""
         engine = self._engine
-        by_name = _unique(wanted)
+        # What is damaged stays as it is, until a repair has looked at it; the others are served.
+        by_name = {name: one for name, one in _unique(wanted).items() if name not in engine.damaged}
         with engine.lock:
             names = set(by_name)
             for settings in by_name.values():
                 self._check(settings, names)
             surplus = [name for name in engine.queues if name not in by_name]
-            changes = [("queue_deleted", engine.queues[name].settings) for name in surplus]
+            changes = [("queue_deleted", engine.queues[name]) for name in surplus]
             created = []
             with engine.transaction() as txn:
                 for name in surplus:
@@ -144,10 +170,10 @@ class Admin:
                     old = engine.queues.get(settings.name)
                     if old is None:
                         created.append(self._create(txn, settings))
-                        changes.append(("queue_created", settings))
+                        changes.append(("queue_created", created[-1]))
                     elif old.settings != settings:
                         self._put(txn, old.qid, settings)
-                        changes.append(("queue_updated", settings))
+                        changes.append(("queue_updated", QueueState(old.qid, settings, engine.lock)))
                 self._note(txn, *changes)
                 txn.answered(None)
             for name in surplus:
@@ -191,11 +217,14 @@ class Admin:
     def _put(self, txn: Transaction, qid: int, settings: QueueSettings) -> None:
         txn.changed = True
         key = keys.meta(Meta.QUEUE, settings.name.encode())
-        txn.put(key, packed(_QueueRow(qid, settings)), self._engine.meta)
+        txn.put(key, packed(QueueRow(qid, settings)), self._engine.meta)
 
-    def _note(self, txn: Transaction, *changes: tuple[str, QueueSettings]) -> None:
+    def _note(self, txn: Transaction, *changes: tuple[str, QueueState]) -> None:
         """All of a transaction's changes at once: a second append in it would not see the first."""
-        entries = [Entry(kind, msgspec.json.encode(settings), [settings.name]) for kind, settings in changes]
+        entries = [
+            Entry(kind, msgspec.json.encode(q.settings), [q.name], [f"{NUMBER_FLAG}{q.qid}"])
+            for kind, q in changes
+        ]
         self._worlds.append_in(txn, SYSTEM_WORLD, entries)
 
     def _adopt(self, q: QueueState) -> None:

@@ -19,16 +19,17 @@ from penstock.backends.base import (
     CheckReport,
     CursorInfo,
     Progress,
+    QuarantineItem,
     QueueMetrics,
     QueueStats,
     RekeyReport,
 )
-from penstock.backends.embedded import calls, history, keys, leases, reads
+from penstock.backends.embedded import calls, history, keys, leases, quarantine, reads
 from penstock.backends.embedded.admin import Admin
 from penstock.backends.embedded.arguments import check_lease_s, check_reason, checked_state
 from penstock.backends.embedded.bulk import Bulk
 from penstock.backends.embedded.calls import Call
-from penstock.backends.embedded.check import Checker
+from penstock.backends.embedded.checking.checkup import Checkup
 from penstock.backends.embedded.engine import Durability, Engine, Transaction
 from penstock.backends.embedded.enqueue import Enqueuer
 from penstock.backends.embedded.founding import FORMAT_VERSION, found
@@ -116,7 +117,9 @@ class EmbeddedBackend:
         self._polling = Polling(self._engine)
         self._bulk = Bulk(self._engine)
         self._rekey = Rekey(self._engine)
+        self._checkup = Checkup(self._engine, self._worlds, self._admin)
         self.upkeep = Upkeep(self._engine, self._bulk, self._worlds, self._rekey)
+        self._checkup.finish_reindex()
         self._closed = threading.Event()
         #: What stands before the store (its listener) and what is let go after it: closed with it.
         self.before_close = ExitStack()
@@ -362,9 +365,10 @@ class EmbeddedBackend:
         if engine.write_failure is not None:
             return BackendHealth("unhealthy", [f"the last write failed: {engine.write_failure}"])
         with engine.lock:
-            reasons = self.upkeep.reasons()
+            reasons = [f"queue {name!r} is damaged: {why}" for name, why in engine.damaged.items()]
+            reasons += self.upkeep.reasons()
             for number in history.queues_with_cursors(engine):
-                q = engine.queue_by_number(number)
+                q = engine.sound_queue(number)
                 if q is not None and q.counters.held:
                     reasons.append(f"queue {q.name!r}: required cursors hold back {q.counters.held} bodies")
                 if q is not None and history.keeps_too_much(engine, q, engine.clock.now_ns()):
@@ -389,10 +393,27 @@ class EmbeddedBackend:
                 group_commit_calls=engine.meter.group_sizes.read(),
             )
 
-    def check(self) -> CheckReport:
+    def check(self, repair: bool = False, progress: Progress | None = None) -> CheckReport:
+        report = self._checkup.check(repair=repair, progress=progress)
+        # Not run as a command itself: that would keep every other writer waiting.
+        return self._engine.durably(lambda: report) if repair else report
+
+    def reindex(self, progress: Progress | None = None) -> CheckReport:
+        return self._checkup.reindex(progress)
+
+    def quarantine(self, limit: int, after: str | None) -> list[QuarantineItem]:
+        check_count(limit, "limit")
         with self._engine.lock:
             self._engine.check_usable()
-            return Checker(self._engine, self._worlds).run()
+            return quarantine.items(self._engine, limit, after)
+
+    def quarantine_get(self, item_id: str) -> bytes:
+        with self._engine.lock:
+            self._engine.check_usable()
+            return quarantine.content(self._engine, item_id)
+
+    def quarantine_drop(self, ids: Sequence[str]) -> int:
+        return self._engine.durably(lambda: self._checkup.drop(ids))
 
     def rekey(self, progress: Progress | None = None) -> RekeyReport:
         return self._rekey.run(progress)

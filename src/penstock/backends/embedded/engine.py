@@ -9,6 +9,7 @@ of any function, cannot come between it and its block. What it leaves half done,
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import threading
@@ -29,6 +30,8 @@ from penstock.errors import QueueNotFound, StorageCorrupt, StorageError
 from penstock.event import Kind
 from penstock.ids import IdGenerator
 from penstock.kv.base import Store
+
+log = logging.getLogger("penstock")
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -58,11 +61,11 @@ class Engine:
         self.durability: Durability = durability
         self.lock = threading.RLock()
         self.owns_lock: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
-        self.messages, self.ready, self.state = kv.space("messages"), kv.space("ready"), kv.space("state")
-        self.due, self.dedup, self.journal = kv.space("due"), kv.space("dedup"), kv.space("journal")
-        self.entries, self.held, self.meta = kv.space("entries"), kv.space("held"), kv.space("meta")
+        self.take_handles()
         self.queues: dict[str, QueueState] = {}
         self.by_qid: dict[int, QueueState] = {}
+        #: Queues that cannot be used, by name, and why: those whose rows are damaged.
+        self.damaged: dict[str, str] = {}
         #: No live due row of a kind is earlier than this; the hints are what the store has of it.
         self.next_due_ns: dict[Due, int] = {}
         self._due_hints_ns: dict[Due, int] = {}
@@ -89,6 +92,13 @@ class Engine:
         #: What dedup ids are hashed with; a store from before there was one has none.
         self.dedup_secret = b"" if secret is None else unmarked(secret, "secret")
 
+    def take_handles(self) -> None:
+        """The store's spaces; again after one of them was cleared."""
+        space = self.kv.space
+        self.messages, self.ready, self.state = space("messages"), space("ready"), space("state")
+        self.due, self.dedup, self.journal = space("due"), space("dedup"), space("journal")
+        self.entries, self.held, self.meta = space("entries"), space("held"), space("meta")
+
     def _count_opening(self) -> int:
         """How often the store was opened, this time included."""
         key = keys.meta(Meta.OPENINGS)
@@ -107,16 +117,43 @@ class Engine:
         try:
             q = self.queues[name]
         except (KeyError, TypeError):
+            self.check_sound(name)
             raise QueueNotFound(name) from None
         if not q.loaded:
-            q.load(self)
+            self._load(q)
         return q
 
     def queue_by_number(self, qid: int) -> QueueState | None:
         q = self.by_qid.get(qid)
         if q is not None and not q.loaded:
-            q.load(self)
+            self._load(q)
         return q
+
+    def sound_queue(self, qid: int) -> QueueState | None:
+        """The same, or None for one that is damaged: work on many queues goes on with the others."""
+        try:
+            return self.queue_by_number(qid)
+        except StorageCorrupt:
+            return None
+
+    def _load(self, q: QueueState) -> None:
+        try:
+            q.load(self)
+        except StorageCorrupt as error:
+            self.note_damage(q.name, error)
+            raise
+        self.damaged.pop(q.name, None)
+
+    def note_damage(self, name: str, error: StorageCorrupt) -> None:
+        """A queue cannot be used; said once, and shown by `health`."""
+        if self.damaged.get(name) != str(error):
+            log.error("queue %r is damaged: %s", name, error)
+        self.damaged[name] = str(error)
+
+    def check_sound(self, name: str) -> None:
+        """Raise `StorageCorrupt` for a queue whose own row is damaged."""
+        if isinstance(name, str) and name in self.damaged:
+            raise StorageCorrupt(f"queue {name!r} is damaged: {self.damaged[name]}; run check with repair")
 
     # -- writing --------------------------------------------------------------------------------
 

@@ -52,6 +52,8 @@ class Meta(enum.IntEnum):
     KEYS = 12
     SECRET = 13
     REKEY = 14
+    QUARANTINE = 15
+    REINDEX = 16
     CALL = 17
 
 

@@ -9,11 +9,14 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.backends.embedded import keys
+from penstock.backends.embedded.checking.evidence import last_events
+from penstock.backends.embedded.checking.view import View
 from penstock.backends.embedded.deadletter import kill
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.lookup import NO_BODY, Found, ready_found
 from penstock.backends.embedded.meters import ACKED, FAILED
+from penstock.backends.embedded.quarantine import keep
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.ready import Lane
 from penstock.backends.embedded.rows import (
@@ -42,7 +45,7 @@ from penstock.codec.frame import Column
 from penstock.errors import StaleReceipt, StorageCorrupt
 from penstock.event import Kind
 from penstock.kv.base import Row
-from penstock.message import OK, Delivery, Outcome, State, parse_receipt
+from penstock.message import OK, Delivery, Outcome, parse_receipt
 from penstock.scheduling.retry import retry_delay_s
 
 DAMAGED = "its body does not decode"
@@ -53,11 +56,14 @@ _NO_VARIABLE: Variable = ("", {}, (), None)
 SCAN_FROM = 8
 
 
-def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: str) -> list[Delivery]:
-    """Hand out up to `count` ready messages; fewer when some turn out expired: call again."""
+def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: str) -> list[Delivery] | None:
+    """Hand out up to `count` ready messages; fewer when some turn out expired, or not there: call again.
+
+    None if there was none to take.
+    """
     taken = q.ready.take(txn, count)
     if not taken:
-        return []
+        return None
     read = _read_bodies(txn.engine, q, [row[0][-16:] for _, row in taken])
     bodies = [body for body in read if body is not None]
     if len(bodies) < len(taken):
@@ -80,14 +86,17 @@ class DamagedBodies(StorageCorrupt):
 
 
 def set_aside(txn: Transaction, q: QueueState, rows: list[Row]) -> None:
-    """Damaged messages become dead, so that the ones behind them are delivered."""
-    for seq, row in enumerate(rows, start=q.counters.next_seq):
-        found = ready_found(txn.engine, q, row)
-        leave(txn, q, found)
-        found.row.seq, found.row.since_ns, found.row.until_ns = seq, txn.now_ns, 0
-        found.row.reason = DAMAGED
-        enter(txn, q, found.raw_id, StateCode.DEAD, found.row)
-    txn.record(q, Kind.REPAIRED, [row[0][-16:] for row in rows], reason=DAMAGED, extra=State.DEAD)
+    """Damaged messages leave the queue, their bodies for quarantine: those behind them are delivered.
+
+    This is what a repair does with them too.
+    """
+    engine = txn.engine
+    ids = [row[0][-16:] for row in rows]
+    bodies = engine.kv.get_many([q.prefix + raw_id for raw_id in ids], engine.messages)
+    for row, raw_id, body in zip(rows, ids, bodies, strict=True):
+        leave(txn, q, ready_found(engine, q, row))
+        keep(txn, q.name, "messages", q.prefix + raw_id, body or b"", DAMAGED)
+    txn.record(q, Kind.REPAIRED, ids, reason=DAMAGED)
 
 
 def _decodes(body: bytes) -> bool:
@@ -238,8 +247,14 @@ def _read_bodies(engine: Engine, q: QueueState, ids: list[bytes]) -> list[bytes 
 def _heal_orphans(
     txn: Transaction, q: QueueState, taken: list[tuple[Lane, Row]], bodies: list[bytes | None]
 ) -> list[tuple[Lane, Row]]:
-    """Index rows without a body are removed, and the journal says so; the others are returned."""
+    """Index rows without a body are removed, and the journal says so; the others are returned.
+
+    Whether a message was counted is what the journal knows: its body may be lost, or it left long ago.
+    """
     orphans = [row for (_, row), body in zip(taken, bodies, strict=True) if body is None]
+    view = View(txn.engine.kv, txn.engine)
+    evidence = last_events(view, q, [key[-16:] for key, _ in orphans])
+    view.release()
     for key, value in orphans:
         txn.delete(key, txn.engine.ready)
         if value[1]:
@@ -248,7 +263,8 @@ def _heal_orphans(
             txn.delete_due(Due.TTL, expires_ns, q.qid, key[-16:])
         if q.settings.fifo:
             q.ready.unblock(key[4:-24])
-    q.counters.counts[StateCode.READY] -= len(orphans)
+    lost = sum(evidence.alive(key[-16:]) for key, _ in orphans)
+    q.counters.counts[StateCode.READY] -= min(lost, q.counters.counts[StateCode.READY])
     txn.record(q, Kind.REPAIRED, [key[-16:] for key, _ in orphans], reason="ready row without a body")
     return [pair for pair, body in zip(taken, bodies, strict=True) if body is not None]
 

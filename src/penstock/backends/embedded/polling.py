@@ -70,7 +70,7 @@ class Polling:
                 except leases.DamagedBodies as damaged:
                     if not damaged.rows:
                         raise
-                    log.error("%s: set aside as dead", damaged)
+                    log.error("%s: moved to quarantine", damaged)
                     with engine.transaction() as txn:
                         leases.set_aside(txn, engine.queue(queue), damaged.rows)
 
@@ -83,10 +83,11 @@ class Polling:
             counts = q.counters.counts
             lease_ns = to_ns(q.settings.lease_s if lease_s is None else lease_s)
             deliveries: list[Delivery] = []
-            while len(deliveries) < max_messages and (ready := counts[StateCode.READY]) > 0:
-                deliveries += leases.lease(txn, q, max_messages - len(deliveries), lease_ns, consumer)
-                if counts[StateCode.READY] == ready:
+            while len(deliveries) < max_messages and counts[StateCode.READY] > 0:
+                more = leases.lease(txn, q, max_messages - len(deliveries), lease_ns, consumer)
+                if more is None:
                     break  # What is ready is blocked: a fifo key has a message in flight.
+                deliveries += more
             if engine.calls.answering:  # Their receipts are enough to find them again.
                 txn.answered([delivery.receipt for delivery in deliveries])
             return deliveries

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,7 +11,8 @@ from penstock.backends.embedded import keys
 from penstock.backends.embedded.keys import Meta, StateCode
 from penstock.backends.embedded.meters import QueueMeter
 from penstock.backends.embedded.ready import ReadyIndex
-from penstock.backends.embedded.rows import Counters, decode_counters, decode_cursor, decode_state
+from penstock.backends.embedded.rows import Counters, CursorRow, decode_counters, decode_cursor, decode_state
+from penstock.errors import StorageCorrupt
 from penstock.message import DEFAULT_PRIORITY
 from penstock.settings import QueueSettings
 
@@ -36,27 +38,41 @@ class QueueState:
     def name(self) -> str:
         return self.settings.name
 
-    def load(self, engine: Engine) -> None:
-        raw = engine.kv.get(keys.meta(Meta.COUNTERS, self.prefix), engine.meta)
-        self.counters = decode_counters(raw) if raw else Counters()
-        self.required = {
-            key[5:].decode(): row.position
-            for key, row in (
-                (key, decode_cursor(value))
-                for key, value in engine.kv.scan(
-                    engine.meta, keys.cursor(self.qid, b""), keys.cursor(self.qid + 1, b"")
-                )
-            )
-            if row.required
-        }
+    def load(self, engine: Engine, counters: Counters | None = None) -> None:
+        """Read what is derived; with counters that were counted anew, all but those."""
+        self.counters = counters or self._stored_counters(engine)
+        self.required = self._required_cursors(engine)
         self.ready = ReadyIndex(engine, self.qid, fifo=self.settings.fifo)
         if self.settings.fifo:
             for code in (StateCode.LEASED, StateCode.DELAYED):
                 prefix = keys.state_prefix(self.qid, code)
                 for _, value in engine.kv.scan(engine.state, prefix, keys.after_prefix(prefix)):
-                    self.ready.block(decode_state(value).lane)
+                    with contextlib.suppress(StorageCorrupt):  # A damaged one blocks no key: check names it.
+                        self.ready.block(decode_state(value).lane)
         self.runs, self.pending = [], 0
         self.loaded = True
+
+    def _stored_counters(self, engine: Engine) -> Counters:
+        raw = engine.kv.get(keys.meta(Meta.COUNTERS, self.prefix), engine.meta)
+        counters = decode_counters(raw) if raw else Counters()
+        # A new queue has none yet. Where events are beyond the counters, these are lost or were set back:
+        # the next event would overwrite those.
+        lower, upper = keys.journal(self.qid, counters.next_seq), keys.u32(self.qid + 1)
+        for _ in engine.kv.scan(engine.journal, lower, upper, limit=1):
+            raise StorageCorrupt(f"its counters end before event {counters.next_seq}, its journal does not")
+        return counters
+
+    def _required_cursors(self, engine: Engine) -> dict[str, int]:
+        lower, upper = keys.cursor(self.qid, b""), keys.cursor(self.qid + 1, b"")
+        required = {}
+        for key, value in engine.kv.scan(engine.meta, lower, upper):
+            try:
+                row = decode_cursor(value)
+            except StorageCorrupt:
+                row = CursorRow(0, True)  # Where it stands is not known: nothing is removed before a repair.
+            if row.required:
+                required[key[5:].decode(errors="replace")] = row.position
+        return required
 
     def unload(self) -> None:
         self.loaded = False

@@ -161,7 +161,11 @@ def encode_counters(counters: Counters) -> bytes:
 
 
 def decode_counters(raw: bytes) -> Counters:
-    return unpacked(raw, _decode_counters, "counters")
+    counters = unpacked(raw, _decode_counters, "counters")
+    numbers = (*counters.counts, *counters.base_counts, counters.held, counters.journal_bytes)
+    if len(counters.counts) != 5 or len(counters.base_counts) != 5 or min(numbers) < 0:
+        raise StorageCorrupt("counters row does not decode: a count is missing, or below 0")
+    return counters
 
 
 class CursorRow(msgspec.Struct, array_like=True):

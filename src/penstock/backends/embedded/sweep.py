@@ -56,7 +56,9 @@ def _apply(engine: Engine, kind: Due, due: list[tuple[int, int, bytes]]) -> int:
     for qid, items in by_queue.items():
         with engine.transaction() as txn:
             txn.changed = True
-            q = engine.queue_by_number(qid)
+            q = engine.sound_queue(qid)
+            if q is None and qid in engine.by_qid:
+                continue  # Damaged: what is due of it waits for a repair, the others do not.
             if q is None:
                 _drop_rows(txn, kind, qid, items)
             else:

@@ -50,6 +50,10 @@ _decode_world = msgspec.msgpack.Decoder(World).decode
 _decode_numbers = msgspec.msgpack.Decoder(_Numbers).decode
 
 
+def decode_world(raw: bytes) -> World:
+    return unpacked(raw, _decode_world, "world")
+
+
 class Worlds:
     """All worlds of a store."""
 
@@ -202,11 +206,11 @@ class Worlds:
         return removed
 
     def all(self) -> Iterator[tuple[str, World]]:
-        """Every world's name and numbers, but for those whose row is damaged: they stop no other."""
+        """Every world's name and numbers; one whose row is damaged is left to a repair."""
         prefix = keys.meta(Meta.WORLD)
         for key, raw in self._engine.kv.scan(self._engine.meta, prefix, keys.after_prefix(prefix)):
-            with contextlib.suppress(StorageCorrupt):
-                yield key[1:].decode(), unpacked(raw, _decode_world, "world")
+            with contextlib.suppress(StorageCorrupt, UnicodeDecodeError):
+                yield key[1:].decode(), decode_world(raw)
 
     def names(self) -> list[str]:
         """Every world, damaged or not."""
@@ -216,7 +220,7 @@ class Worlds:
 
     def load(self, world: str) -> World | None:
         raw = self._engine.kv.get(keys.meta(Meta.WORLD, checked_name(world, "world name")), self._engine.meta)
-        return None if raw is None else unpacked(raw, _decode_world, "world")
+        return None if raw is None else decode_world(raw)
 
 
 def _chunks(entries: Sequence[Entry]) -> Iterator[list[Entry]]:

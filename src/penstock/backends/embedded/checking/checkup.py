@@ -1,0 +1,58 @@
+"""What `check` answers: a report of one pass, or of the passes of a repair."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.backends.base import CheckReport, Progress
+from penstock.backends.embedded import quarantine
+from penstock.backends.embedded.admin import Admin
+from penstock.backends.embedded.checking.checker import check_once
+from penstock.backends.embedded.checking.findings import Findings
+from penstock.backends.embedded.checking.reindex import Reindex, is_unfinished
+from penstock.backends.embedded.checking.repair import Repair
+from penstock.backends.embedded.engine import Engine
+from penstock.backends.embedded.worlds import SYSTEM_WORLD, Worlds
+from penstock.event import Entry
+
+
+class Checkup:
+    """Check and repair of one store."""
+
+    def __init__(self, engine: Engine, worlds: Worlds, admin: Admin) -> None:
+        self._engine = engine
+        self._worlds = worlds
+        self._admin = admin
+
+    def check(self, *, repair: bool, progress: Progress | None) -> CheckReport:
+        if repair:
+            return Repair(self._engine, self._worlds, self._admin).run(progress)
+        findings = Findings()
+        checker = check_once(self._engine, findings, progress)
+        return CheckReport(
+            [finding.problem for finding in findings.kept],
+            checker.queues,
+            checker.messages,
+            checker.events,
+            dict(findings.counts),
+            sum(findings.counts.values()),
+        )
+
+    def drop(self, ids: Sequence[str]) -> int:
+        """Forget items of the quarantine; the system journal keeps what they were."""
+        with self._engine.lock, self._engine.transaction() as txn:
+            dropped = quarantine.drop(txn, ids)
+            entries = [Entry("quarantine_dropped", msgspec.json.encode(item), [item.id]) for item in dropped]
+            self._worlds.append_in(txn, SYSTEM_WORLD, entries)
+            txn.answered(len(dropped))
+        return len(dropped)
+
+    def reindex(self, progress: Progress | None) -> CheckReport:
+        return Reindex(self._engine, self._worlds, self._admin).run(progress)
+
+    def finish_reindex(self) -> None:
+        """At opening: take up a reindex that was cut short."""
+        if is_unfinished(self._engine):
+            self.reindex(None)

@@ -1,0 +1,126 @@
+"""What a check reads: the store at one moment, past what cannot be read or has an impossible key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from penstock.backends.embedded.engine import Engine
+from penstock.backends.embedded.keys import SPACES, Due, StateCode
+from penstock.errors import StorageCorrupt
+from penstock.kv.base import Reader, Row
+
+#: Bytes of a key, where all of a space have the same.
+KEY_BYTES = {"messages": 20, "state": 21, "due": 29, "dedup": 20, "journal": 12, "entries": 16, "held": 28}
+_SHORTEST_READY_KEY = 33
+#: Bits of a key that a search for the end of an unreadable part goes by.
+_SEARCHED_BYTES = 24
+
+
+def _ignore(*what: object) -> None:
+    """For readers who do not ask."""
+
+
+class Hole(NamedTuple):
+    """A part of a space that cannot be read; `end` is where rows are readable again, if anywhere."""
+
+    space: str
+    start: bytes
+    end: bytes | None
+    error: StorageCorrupt
+
+
+class View:
+    """A reader of all spaces by name: a snapshot's, or the live store's for one who holds its lock."""
+
+    def __init__(self, reader: Reader, engine: Engine) -> None:
+        self._reader = reader
+        self._spaces = {name: engine.kv.space(name) for name in SPACES}
+        self.on_hole: Callable[[Hole], None] = _ignore
+        self.on_malformed: Callable[[str, Row], None] = _ignore
+
+    def release(self) -> None:
+        """Let go of the store's handles: the driver keeps a database open while one is alive."""
+        self._spaces = {}
+        self.on_hole = self.on_malformed = _ignore
+
+    def get(self, space: str, key: bytes) -> bytes | None:
+        return self._reader.get(key, self._spaces[space])
+
+    def get_many(self, space: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._reader.get_many(keys, self._spaces[space])
+
+    def rows(self, space: str, lower: bytes, upper: bytes | None, *, reverse: bool = False) -> Iterator[Row]:
+        """Rows whose keys can be; an unreadable part is reported, and the rows behind it go on."""
+        for row in self._readable(space, lower, upper, reverse):
+            if well_formed(space, row[0]):
+                yield row
+            else:
+                self.on_malformed(space, row)
+
+    def _readable(self, space: str, lower: bytes, upper: bytes | None, reverse: bool) -> Iterator[Row]:
+        while True:
+            try:
+                for row in self._reader.scan(self._spaces[space], lower, upper, reverse=reverse):
+                    yield row
+                    if reverse:
+                        upper = row[0]
+                    else:
+                        lower = row[0] + b"\0"
+                return
+            except StorageCorrupt as error:
+                if reverse:
+                    # Who looks back for something takes what is there: a hole ends the search.
+                    self.on_hole(Hole(space, lower, upper, error))
+                    return
+                end = self._behind(space, lower, upper)
+                self.on_hole(Hole(space, lower, end, error))
+                if end is None:
+                    return
+                lower = end
+
+    def _behind(self, space: str, lower: bytes, upper: bytes | None) -> bytes | None:
+        """The first place after `lower` from which rows can be read; None if there is none."""
+        start = int.from_bytes(lower[:_SEARCHED_BYTES].ljust(_SEARCHED_BYTES, b"\0"), "big")
+        last = 1 << 8 * _SEARCHED_BYTES
+        bad, step = 0, 1
+        while not (start + step < last and self._reads(space, _key(start + step), upper)):
+            bad, step = step, step * 2
+            if start + step >= last or (upper is not None and _key(start + step) >= upper):
+                return None
+        good = step
+        while good - bad > 1:
+            middle = (good + bad) // 2
+            if self._reads(space, _key(start + middle), upper):
+                good = middle
+            else:
+                bad = middle
+        return _key(start + good)
+
+    def _reads(self, space: str, lower: bytes, upper: bytes | None) -> bool:
+        try:
+            return bool(list(self._reader.scan(self._spaces[space], lower, upper, limit=1)))
+        except StorageCorrupt:
+            return False
+
+
+def _key(number: int) -> bytes:
+    return number.to_bytes(_SEARCHED_BYTES, "big")
+
+
+def well_formed(space: str, key: bytes) -> bool:
+    """Whether a key of the space can be this one."""
+    if space == "ready":
+        return len(key) >= _SHORTEST_READY_KEY and _lane_fits(key)
+    if space == "state":
+        return len(key) == KEY_BYTES[space] and key[4] <= StateCode.GONE
+    if space == "due":
+        return len(key) == KEY_BYTES[space] and Due.LEASE <= key[0] <= Due.DEDUP
+    return space == "meta" or len(key) == KEY_BYTES[space]
+
+
+def _lane_fits(key: bytes) -> bool:
+    """The lengths inside a ready key add up to its own."""
+    fairness_end = 7 + int.from_bytes(key[5:7], "big")
+    throttle_bytes = int.from_bytes(key[fairness_end : fairness_end + 2], "big")
+    return key[4] <= 9 and len(key) == fairness_end + 2 + throttle_bytes + 24
