@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,9 @@ class Oracle:
     def handled(self) -> Counter[str]:
         return Counter(line.split()[1] for line in notes(self.log))
 
+    def wait_handled(self, count: float) -> None:
+        wait_until(lambda: self.log.exists() and self.log.read_bytes().count(b"\n") > count)
+
     def pids(self) -> set[int]:
         return {int(line.split()[3]) for line in notes(self.log)}
 
@@ -61,10 +65,9 @@ class Oracle:
 def kill_workers(mode: str, seed: int, rounds: int, messages: int, tmp_path: Path, log: Path) -> None:
     rng = random.Random(seed)
     oracle = Oracle(tmp_path / "store", log, messages)
-    for _ in range(rounds):
-        handled = len(notes(log))
+    for turn in range(rounds):
         with Program(oracle.store, handler="digest", mode=mode, concurrency=4) as program:
-            wait_until(lambda: len(notes(log)) > handled + rng.randrange(messages // (2 * rounds)))  # noqa: B023
+            oracle.wait_handled((turn + rng.random()) * messages / rounds)
             program.kill()
         # Handlers end with their worker: nobody would renew their leases.
         wait_until(lambda: not any(lives(pid) for pid in oracle.pids()))
@@ -97,6 +100,39 @@ def test_what_a_killed_worker_had_is_delivered_again_after_its_lease(tmp_path: P
     with penstock.open(store) as ps:
         (again,) = ps.queue("q").lease(wait_s=30)
         assert (again.id, again.attempts) == (message_id, 2)
+
+
+def kill_owners(mode: str, seed: int, rounds: int, messages: int, tmp_path: Path, log: Path) -> None:
+    """Two workers on one folder. Whenever one is killed, the store may have lost its owner, too."""
+    rng = random.Random(seed)
+    oracle = Oracle(tmp_path / "store", log, messages)
+    options = {"handler": "digest", "mode": mode, "concurrency": 2}
+    with ExitStack() as ending:
+        programs = [ending.enter_context(Program(oracle.store, **options)) for _ in range(2)]
+        for turn in range(rounds):
+            oracle.wait_handled((turn + rng.random()) * messages / rounds)
+            victim = rng.randrange(2)
+            programs[victim].kill()
+            programs[victim] = ending.enter_context(Program(oracle.store, **options))
+        for program in programs:
+            program.kill()
+    oracle.finish(mode)
+
+
+@pytest.mark.parametrize("mode", ["threads", "processes"])
+def test_workers_that_share_a_folder_lose_nothing_when_one_is_killed(
+    mode: str, tmp_path: Path, log: Path
+) -> None:
+    kill_owners(mode, 1, 3, 3000, tmp_path, log)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("mode", ["threads", "processes"])
+def test_workers_that_share_a_folder_lose_nothing_when_they_are_killed_in_turns(
+    mode: str, seed: int, tmp_path: Path, log: Path
+) -> None:
+    kill_owners(mode, seed, 15, 30_000, tmp_path, log)
 
 
 def kill_children(seed: int, kills: int, messages: int, tmp_path: Path, log: Path) -> None:

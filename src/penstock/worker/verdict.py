@@ -14,7 +14,7 @@ from penstock.worker.reason import bounded, explained
 Kind = Literal["done", "failed", "rejected", "timed out", "died", "returned"]
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
     """The end of one delivery. `delay_s` None leaves the time of the next try to the queue's policy."""
 
     kind: Kind

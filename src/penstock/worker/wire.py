@@ -7,7 +7,8 @@ import msgspec
 from penstock.message import Delivery
 from penstock.worker.verdict import Verdict
 
-_LENGTH_BYTES = 4
+#: A batch of the largest payloads is longer than four bytes can say.
+_LENGTH_BYTES = 8
 
 
 class Begin(msgspec.Struct, tag="begin", frozen=True):
