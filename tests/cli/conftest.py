@@ -13,6 +13,15 @@ from penstock import Penstock
 from tests.cli.calling import Cli
 
 
+@pytest.fixture(autouse=True, scope="session")
+def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Processes that the tests start compile the sources once, not each of them again."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        patch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.mktemp("bytecode")))
+        yield
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder, without a store."""

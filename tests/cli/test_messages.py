@@ -241,7 +241,7 @@ def test_purge_of_one_state_leaves_the_others(cli: Cli) -> None:
     [
         (["enqueue", "gone", "x"], 1, "queue 'gone' does not exist"),
         (["enqueue", "emails", "x", "--priority", "10"], 2, "priority"),
-        (["enqueue", "emails", "x", "--priority", "high"], 2, "valid integer"),
+        (["enqueue", "emails", "x", "--priority", "high"], 2, "'high' is not a valid int"),
         (["enqueue", "emails", "x", "--id", "7"], 2, "not a UUID"),
         (["enqueue", "emails", "x", "--header", "oops"], 2, "has no '='; accepted: --header NAME=VALUE"),
         (["enqueue", "emails", "x", "-H", "a=1", "-H", "a=2"], 2, "header 'a' is given twice"),

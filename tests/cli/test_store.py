@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import signal
+import subprocess
+import urllib.request
+
 import pytest
 
 import penstock
 from penstock import Penstock
-from tests.cli.calling import Cli
+from tests.cli.calling import Cli, command
 
 
 def test_init_makes_a_store_and_its_queues(bare: Cli) -> None:
@@ -186,5 +191,36 @@ def test_bench_on_a_given_store_leaves_its_queues_alone(cli: Cli) -> None:
     cli("bench", "--store", str(cli.store), "--durability", "os", code=2)
 
 
-def test_demo_passes_its_options_on(bare: Cli) -> None:
-    assert bare("demo", "--messages", "0", code=2).out == ""
+def test_demo_refuses_what_it_cannot_use(cli: Cli) -> None:
+    assert "--messages" in cli("demo", "--messages", "0", code=2).err
+    assert f"{cli.store} exists; name a folder" in cli("demo", "--path", str(cli.store), code=2).err
+
+
+def test_demo_keeps_its_store_and_answers_with_its_numbers(bare: Cli) -> None:
+    answer = bare.process("demo", "--messages", "300", "--path", "kept", "--json")
+    assert answer.object["ok"] is True
+    assert bare("check", "--store", "kept").out.endswith("everything fits\n")
+
+
+def test_metrics_are_printed_or_written_as_objects(cli: Cli) -> None:
+    cli("enqueue", "emails", "hello")
+    line = 'penstock_messages{backend="default",queue="emails",state="ready"} 1.0'
+    assert line in cli("metrics").lines
+    found = cli("metrics", "--json").objects
+    labels = {"backend": "default", "queue": "emails", "state": "ready"}
+    assert {"name": "penstock_messages", "labels": labels, "value": 1.0} in found
+
+
+def test_metrics_are_served_until_they_are_not(cli: Cli) -> None:
+    serving = subprocess.Popen(
+        command("metrics", "--port", "0", "--json"), cwd=cli.folder, stdout=subprocess.PIPE
+    )
+    assert serving.stdout is not None
+    port = json.loads(serving.stdout.readline())["port"]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
+        assert b"penstock_messages{" in page.read()
+    taken = cli.process("metrics", "--port", str(port), code=3)
+    assert "Address already in use" in taken.err
+    serving.send_signal(signal.SIGINT)
+    assert serving.wait(60) == 130
+    serving.stdout.close()

@@ -57,6 +57,10 @@ COMMANDS: dict[str, Place] = {
     "journal": Place(_HISTORY, "journal", "Append to and scan journals of your own."),
     "state": Place(_HISTORY, "state", "Small values by key, beside the queues."),
     "check": Place(_TRUST, "check", "Read the whole store and prove every invariant."),
+    "worker": Place(
+        _RUN, "worker", "Run a function on the messages of queues: returning acks, raising fails."
+    ),
+    "metrics": Place(_RUN, "run", "Show the metrics in the form of Prometheus, or serve them over HTTP."),
     "bench": Place(_RUN, "bench", "Measure a store: enqueue, lease and ack rates."),
     "demo": Place(_RUN, "run", "Show what Penstock does, on a store of its own."),
 }
