@@ -157,7 +157,7 @@ def document(path: str | os.PathLike[str], environ: Mapping[str, str] = os.envir
 
 def variables() -> dict[str, str]:
     """Key below `storage` -> the environment variable that wins over it."""
-    return {key: _variable(key) for key in (*_STORE, *_TUNING)}
+    return {key: _variable(key) for key in (*_STORE, *_TUNING, *_ENCRYPTION)}
 
 
 def is_url(target: str | os.PathLike[str]) -> bool:

@@ -102,7 +102,8 @@ class Rekeying:
                 assert system.check().problems == []
                 self.finished += 1
             done = not system.info().default.rekey_from
-            in_plain = [file.name for file in self.store.iterdir() if MARKER in file.read_bytes()]
+            files = [file for file in self.store.iterdir() if file.is_file()]
+            in_plain = [file.name for file in files if MARKER in file.read_bytes()]
             assert not (done and self.target) or in_plain == []
         if done:
             self.open(self.target, Only(self.target)).close()

@@ -24,6 +24,10 @@ _BACKEND = (
     Column(
         "attached to", lambda found: f"process {found['attached_to']}" if found.get("attached_to") else ""
     ),
+    Column("encrypted", lambda found: f"key {found['sealed_with']}" if found.get("sealed_with") else "no"),
+    Column(
+        "to rekey", lambda found: ", ".join(f"key {key}" if key else "plain" for key in found["rekey_from"])
+    ),
     Column("can", listed("can")),
     Column("cannot", listed("cannot"), style="dim"),
 )
