@@ -24,7 +24,7 @@ from penstock.backends.embedded.keys import Due, Meta, StateCode
 from penstock.backends.embedded.lookup import CODES
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import MARK
-from penstock.backends.embedded.sweep import SLICE, apply_due, apply_waiting
+from penstock.backends.embedded.sweep import SLICE, apply_due, apply_waiting, release_for
 from penstock.backends.embedded.upkeep import Upkeep
 from penstock.backends.embedded.worlds import Worlds
 from penstock.capabilities import Capabilities
@@ -185,36 +185,40 @@ class EmbeddedBackend:
         self, queue: str, max_messages: int, lease_s: float | None, consumer: str
     ) -> list[Delivery]:
         engine = self._engine
-        with engine.lock:
-            engine.check_usable()
-            q = engine.queue(queue)
-            for kind in (Due.TTL, Due.LEASE, Due.DELAY):
-                # Until there is enough: what else is due is for the next call, or the sweep.
-                while apply_due(engine, kind) == SLICE and q.counters.counts[StateCode.READY] < max_messages:
-                    pass
-            while True:
-                try:
-                    return self._hand_out(queue, max_messages, lease_s, consumer)
-                except leases.DamagedBodies as damaged:
-                    if not damaged.rows:
-                        raise
-                    log.error("%s: set aside as dead", damaged)
-                    with engine.transaction() as txn:
-                        leases.set_aside(txn, engine.queue(queue), damaged.rows)
+        apply_due(engine, Due.TTL)
+        while True:
+            release_for(engine, queue, max_messages)
+            try:
+                with engine.lock:
+                    deliveries = self._hand_out(queue, max_messages, lease_s, consumer)
+            except leases.DamagedBodies as damaged:
+                if not damaged.rows:
+                    raise
+                log.error("%s: set aside as dead", damaged)
+                with engine.lock, engine.transaction() as txn:
+                    leases.set_aside(txn, engine.queue(queue), damaged.rows)
+                continue
+            if deliveries is not None:
+                return deliveries
 
     def _hand_out(
         self, queue: str, max_messages: int, lease_s: float | None, consumer: str
-    ) -> list[Delivery]:
+    ) -> list[Delivery] | None:
+        """None: what seemed ready had expired, and is removed; there may be more to release."""
         with self._engine.transaction() as txn:
             q = self._engine.queue(queue)
             counts = q.counters.counts
             lease_ns = to_ns(q.settings.lease_s if lease_s is None else lease_s)
             deliveries: list[Delivery] = []
+            removed = 0
             while len(deliveries) < max_messages and (ready := counts[StateCode.READY]) > 0:
                 deliveries += leases.lease(txn, q, max_messages - len(deliveries), lease_ns, consumer)
                 if counts[StateCode.READY] == ready:
                     break  # What is ready is blocked: a fifo key has a message in flight.
-            return deliveries
+                removed += ready - counts[StateCode.READY]
+                if removed - len(deliveries) >= SLICE:
+                    break  # Enough for one write.
+            return deliveries if deliveries or not removed else None
 
     def _wait(self, queue: str, deadline_ns: int) -> None:
         """Sleep until work arrives, something falls due, or the deadline passes."""
