@@ -8,6 +8,7 @@ A bulk reader takes whole columns by slicing; sealed segments can later replace 
 from __future__ import annotations
 
 import struct
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 
@@ -90,12 +91,10 @@ def _encode_texts(texts: Sequence[str]) -> bytes:
     return struct.pack(f"<{len(raw)}I", *map(len, raw)) + b"".join(raw)
 
 
-def _decode_texts(blob: bytes, per_row: bool, rows: int) -> list[str]:
-    if not per_row:
-        return [blob.decode()] * rows
+def _decode_texts(blob: bytes, rows: int, start: int, stop: int) -> list[str]:
     lengths = struct.unpack_from(f"<{rows}I", blob)
-    out, at = [], 4 * rows
-    for length in lengths:
+    out, at = [], 4 * rows + sum(lengths[:start])
+    for length in lengths[start:stop]:
         out.append(blob[at : at + length].decode())
         at += length
     return out
@@ -123,20 +122,28 @@ def verify(raw: bytes) -> None:
         raise StorageCorrupt(f"journal frame of {len(raw)} bytes fails its checksum")
 
 
-def decode_events(raw: bytes) -> Iterator[Event]:
-    """Every event of a frame, in order, after verifying its checksum."""
+def decode_events(raw: bytes, after: int = 0, limit: int | None = None) -> Iterator[Event]:
+    """Events of a frame, in order, after verifying its checksum: up to `limit` of those after a seq.
+
+    What is before or behind them is not decoded.
+    """
     verify(raw)
     head = decode_head(raw)
     seq, at, end = head.first_seq, HEAD.size, len(raw) - CHECKSUM.size
+    left = sys.maxsize if limit is None else limit
     try:
-        while at < end:
-            for event in _decode_run(raw, at, seq):
-                yield event
-                seq += 1
+        while at < end and left > 0:
+            rows = RUN.unpack_from(raw, at)[2]
+            skipped = min(rows, max(0, after + 1 - seq))
+            taken = min(rows - skipped, left)
+            if taken:
+                yield from _decode_run(raw, at, seq, skipped, skipped + taken)
+            left -= taken
+            seq += rows
             at += _run_bytes(raw, at)
     except _UNREADABLE as error:
         raise StorageCorrupt(f"journal frame at seq {head.first_seq} does not decode: {error}") from error
-    if seq != head.first_seq + head.count:
+    if left and seq != head.first_seq + head.count:
         raise StorageCorrupt(f"journal frame at seq {head.first_seq} has {seq - head.first_seq} events")
 
 
@@ -146,25 +153,31 @@ def _run_bytes(raw: bytes, at: int) -> int:
     return int(RUN.size + rows * wide + consumer + reason + extra)
 
 
-def _decode_run(raw: bytes, at: int, seq: int) -> Iterator[Event]:
+def _decode_run(raw: bytes, at: int, seq: int, start: int, stop: int) -> Iterator[Event]:
+    """The rows from `start` to `stop` of a run whose first one is `seq`."""
     code, columns, rows, at_ns, attempt, due, *lengths = RUN.unpack_from(raw, at)
     if at + _run_bytes(raw, at) > len(raw) - CHECKSUM.size:
         raise ValueError(f"a run of {rows} events is longer than its frame")
+    count = stop - start
     ids_at = at = at + RUN.size
     at += 16 * rows
-    attempts: Sequence[int] = [attempt] * rows
+    attempts: Sequence[int] = [attempt] * count
     if columns & _ATTEMPTS:
-        attempts = struct.unpack_from(f"<{rows}I", raw, at)
+        attempts = struct.unpack_from(f"<{count}I", raw, at + 4 * start)
         at += 4 * rows
-    dues: Sequence[int] = [due] * rows
+    dues: Sequence[int] = [due] * count
     if columns & _DUE:
-        dues = struct.unpack_from(f"<{rows}Q", raw, at)
+        dues = struct.unpack_from(f"<{count}Q", raw, at + 8 * start)
         at += 8 * rows
     texts = []
     for length, flag in zip(lengths, (_CONSUMER, _REASON, _EXTRA), strict=True):
-        texts.append(_decode_texts(raw[at : at + length], bool(columns & flag), rows))
+        blob = raw[at : at + length]
+        texts.append(_decode_texts(blob, rows, start, stop) if columns & flag else [blob.decode()] * count)
         at += length
     kind = KINDS_BY_CODE[code]
-    for i in range(rows):
-        raw_id = raw[ids_at + 16 * i : ids_at + 16 * i + 16]
-        yield Event(seq + i, at_ns, kind, raw_id, attempts[i], dues[i], texts[0][i], texts[1][i], texts[2][i])
+    for i in range(count):
+        id_at = ids_at + 16 * (start + i)
+        raw_id = raw[id_at : id_at + 16]
+        yield Event(
+            seq + start + i, at_ns, kind, raw_id, attempts[i], dues[i], texts[0][i], texts[1][i], texts[2][i]
+        )

@@ -388,13 +388,17 @@ def _drop_slice(txn: Transaction, work: Work) -> bool:
     txn.changed = True
     prefix, end = keys.u32(qid), keys.u32(qid + 1)
     found = False
-    for space, due_of in (
-        (engine.state, _due_of_state),
-        (engine.ready, _due_of_ready),
-        (engine.dedup, _due_of_dedup),
+    for place, (space, due_of) in enumerate(
+        (
+            (engine.state, _due_of_state),
+            (engine.ready, _due_of_ready),
+            (engine.dedup, _due_of_dedup),
+        )
     ):
-        for key, value in list(engine.kv.scan(space, prefix, end, limit=SLICE)):
+        # From where the last slice ended, not over all that is deleted: nobody writes to the queue any more.
+        for key, value in list(engine.kv.scan(space, work.position.get(place, prefix), end, limit=SLICE)):
             found = True
+            work.position[place] = key
             txn.delete(key, space)
             with contextlib.suppress(StorageCorrupt):
                 for what, at_ns in due_of(key, value):

@@ -76,6 +76,8 @@ class QueueState:
             )
             if row.required
         }
+        #: No body is held before this one: they are held, and freed, in the order of events.
+        self.held_from = self.prefix
         self.ready = ReadyIndex(engine, self.qid, fifo=self.settings.fifo)
         if self.settings.fifo:
             for code in (StateCode.LEASED, StateCode.DELAYED):
