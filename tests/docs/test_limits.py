@@ -12,6 +12,7 @@ import pytest
 import penstock
 from penstock import InvalidConfig, ManualClock, Penstock, StoreLocked, Unsupported
 from penstock.backends.embedded.admin import _NOT_YET
+from penstock.backends.embedded.fold import EVENTS_PER_PASS
 from penstock.backends.embedded.reads import ROWS_PER_FILTERED_ITEM
 from tests.docs.pages import DOCS, section
 
@@ -119,6 +120,10 @@ def test_a_held_body_cannot_be_read(ps: Penstock) -> None:
     assert queue.stats().held_bodies == 1
     with pytest.raises(penstock.MessageNotFound):
         queue.get(message_id)
+
+
+def test_check_keeps_the_messages_of_as_many_events_as_the_page_says() -> None:
+    assert f"{EVENTS_PER_PASS:,} events" in section(PAGE, "Journal")
 
 
 def test_an_entry_id_of_the_users_is_not_used(ps: Penstock) -> None:
