@@ -126,20 +126,20 @@ class Bulk:
             number = int.from_bytes(key[1:5], "big")
             if len(key) != 5 or taken == slices or (done := self._claim(number)) is None:
                 continue
-            # Kept from call to call: where it has looked already is in memory alone.
-            work = self._resumed.setdefault(number, Work(decode_job(raw), number, done))
-            work.resumed = True
             try:
+                # Kept from call to call: where it has looked already is in memory alone.
+                work = self._resumed.setdefault(number, Work(decode_job(raw), number, done))
+                work.resumed = True
                 while taken < slices:
                     taken += 1
                     if self._slice(work):
                         del self._resumed[number]
                         break
             except BaseException as error:
-                del self._resumed[number]
+                self._resumed.pop(number, None)
                 if not isinstance(error, Exception) or is_of_the_store(error):
                     raise
-                self._given_up[number] = f"job {number} ({work.job.what}) was left alone: {error}"
+                self._given_up[number] = f"job {number} was left alone: {error}"
                 log.error("%s", self._given_up[number])
             finally:
                 self._running.discard(number)
