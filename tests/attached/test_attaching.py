@@ -272,7 +272,9 @@ def test_processes_that_update_different_settings_lose_neither(tmp_path: Path) -
 
 
 def test_every_call_of_the_contract_is_forwarded() -> None:
-    backends: list[type[QueueBackend]] = [AttachedBackend]  # And as the contract says: the type checker's to tell.
+    backends: list[type[QueueBackend]] = [
+        AttachedBackend
+    ]  # And as the contract says: the type checker's to tell.
     assert backends
     assert set(wire.METHODS) <= set(vars(AttachedBackend))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from penstock.backends.embedded.checking.fold import EVENTS_PER_PASS
 
 import penstock
 from penstock import InvalidConfig, ManualClock, Penstock, StoreLocked, Unsupported
@@ -110,6 +111,10 @@ def test_a_held_body_cannot_be_read(ps: Penstock) -> None:
     assert queue.stats().held_bodies == 1
     with pytest.raises(penstock.MessageNotFound):
         queue.get(message_id)
+
+
+def test_check_keeps_the_messages_of_as_many_events_as_the_page_says() -> None:
+    assert f"{EVENTS_PER_PASS:,} events" in section(PAGE, "Journal")
 
 
 def test_an_entry_id_of_the_users_is_not_used(ps: Penstock) -> None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from penstock import NewMessage, QueueNotFound
 from penstock.backends.embedded.bulk import SLICE, Bulk, Work
+from penstock.backends.embedded.keys import SPACES
+from penstock.kv.base import Row
+from penstock.kv.memory import MemoryStore, Space
 from tests.unit.memory_system import MemorySystem
 
 
@@ -30,3 +36,53 @@ def test_a_move_whose_queue_is_deleted_between_two_slices_answers_for_every_id(
     assert target.length() == SLICE
     system.sweep()
     assert system.problems() == []
+
+
+class Noting(MemoryStore):
+    """Remembers from where each space was scanned."""
+
+    def __init__(self) -> None:
+        super().__init__(SPACES)
+        self.scanned: list[tuple[str, bytes]] = []
+
+    def scan(self, space: Space, lower: bytes, *args: Any, **kwargs: Any) -> Iterator[Row]:
+        self.scanned.append((space.name, lower))
+        return super().scan(space, lower, *args, **kwargs)
+
+
+def test_a_slice_of_a_dropped_queue_starts_where_the_one_before_it_ended() -> None:
+    store = Noting()
+    system = MemorySystem(store)
+    q = system.create("q")
+    q.enqueue_many([NewMessage(delay_s=100)] * (4 * SLICE))
+    q.enqueue_many([NewMessage(dedup_id=str(n)) for n in range(4 * SLICE)])
+    store.scanned.clear()
+    system.backend.delete_queue("q")
+    system.sweep()
+    for space in ("state", "ready", "dedup"):
+        starts = [lower for name, lower in store.scanned if name == space]
+        assert len(starts) >= 4
+        assert starts[:4] == sorted(set(starts[:4])), space
+    assert system.problems() == []
+    assert [space for space in ("messages", "state", "ready", "dedup", "due") if system.rows(space)] == []
+
+
+def test_held_bodies_are_freed_from_where_the_last_slice_ended() -> None:
+    store = Noting()
+    system = MemorySystem(store)
+    q = system.create("q")
+    cursor = q.cursor("archive", required=True)
+    q.enqueue_many([NewMessage()] * (3 * SLICE))
+    q.ack([delivery.receipt for delivery in q.lease(3 * SLICE)])
+    cursor.commit(q.stats().last_seq)
+    store.scanned.clear()
+    system.sweep()
+    starts = [lower for name, lower in store.scanned if name == "held"]
+    assert len(starts) >= 3
+    assert starts[:3] == sorted(set(starts[:3]))
+    assert (q.stats().held_bodies, system.problems()) == (0, [])
+    q.enqueue(b"")
+    q.ack([delivery.receipt for delivery in q.lease()])
+    cursor.commit(q.stats().last_seq)
+    system.sweep()
+    assert q.stats().held_bodies == 0

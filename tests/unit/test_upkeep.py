@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from penstock import Entry, NewMessage, StorageError
-from penstock.backends.embedded import bulk, history
+from penstock.backends.embedded import bulk, history, keys
+from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.worlds import Worlds
 from penstock.journal import Journal
-from tests.unit.memory_system import MemorySystem
+from tests.unit.memory_system import GARBAGE, MemorySystem
 
 
 def failing(error: Exception) -> Callable[..., Any]:
@@ -98,3 +99,14 @@ def test_a_job_that_fails_keeps_no_other_job_from_its_turn(monkeypatch: pytest.M
     system.sweep()
     assert (a.stats().ready, b.stats().ready) == (600, 0)
     assert any("job" in reason for reason in system.backend.health().reasons)
+
+
+def test_a_damaged_job_keeps_no_other_from_its_turn() -> None:
+    system = MemorySystem()
+    system.put("meta", keys.meta(Meta.JOB, keys.u32(0)), GARBAGE)
+    q = system.create("q")
+    q.enqueue_many([NewMessage(b"")] * 10)
+    system.backend.delete_queue("q")
+    system.sweep()
+    assert system.rows("messages") == []
+    assert any("job 0" in reason for reason in system.backend.health().reasons)

@@ -8,6 +8,7 @@ A bulk reader takes whole columns by slicing; sealed segments can later replace 
 from __future__ import annotations
 
 import struct
+import sys
 import zlib
 from collections.abc import Iterator, Sequence
 
@@ -92,12 +93,10 @@ def _encode_texts(texts: Sequence[str]) -> bytes:
     return struct.pack(f"<{len(raw)}I", *map(len, raw)) + b"".join(raw)
 
 
-def _decode_texts(blob: bytes, per_row: bool, rows: int) -> list[str]:
-    if not per_row:
-        return [blob.decode()] * rows
+def _decode_texts(blob: bytes, rows: int, start: int, stop: int) -> list[str]:
     lengths = struct.unpack_from(f"<{rows}I", blob)
-    out, at = [], 4 * rows
-    for length in lengths:
+    out, at = [], 4 * rows + sum(lengths[:start])
+    for length in lengths[start:stop]:
         out.append(blob[at : at + length].decode())
         at += length
     return out
@@ -155,26 +154,34 @@ class Run(msgspec.Struct, frozen=True, gc=False):
         )
 
 
-def decode_events(raw: bytes) -> Iterator[Event]:
-    """Every event of a frame, in order, after verifying its checksum."""
-    for run in decode_runs(raw):
+def decode_events(raw: bytes, after: int = 0, limit: int | None = None) -> Iterator[Event]:
+    """Events of a frame, in order, after verifying its checksum: up to `limit` of those after a seq.
+
+    What is before or behind them is not decoded.
+    """
+    for run in decode_runs(raw, after, limit):
         yield from map(run.event, range(len(run.ids)))
 
 
-def decode_runs(raw: bytes) -> Iterator[Run]:
+def decode_runs(raw: bytes, after: int = 0, limit: int | None = None) -> Iterator[Run]:
     """The same by operation, for those who look at very many events."""
     verify(raw)
     head = decode_head(raw)
     seq, at, end = head.first_seq, HEAD.size, len(raw) - CHECKSUM.size
+    left = sys.maxsize if limit is None else limit
     try:
-        while at < end:
-            run = _decode_run(raw, at, seq)
-            yield run
-            seq += len(run.ids)
+        while at < end and left > 0:
+            rows = RUN.unpack_from(raw, at)[2]
+            skipped = min(rows, max(0, after + 1 - seq))
+            taken = min(rows - skipped, left)
+            if taken:
+                yield _decode_run(raw, at, seq, skipped, skipped + taken)
+            left -= taken
+            seq += rows
             at += _run_bytes(raw, at)
     except _UNREADABLE as error:
         raise StorageCorrupt(f"journal frame at seq {head.first_seq} does not decode: {error}") from error
-    if seq != head.first_seq + head.count:
+    if left and seq != head.first_seq + head.count:
         raise StorageCorrupt(f"journal frame at seq {head.first_seq} has {seq - head.first_seq} events")
 
 
@@ -184,25 +191,30 @@ def _run_bytes(raw: bytes, at: int) -> int:
     return int(RUN.size + rows * wide + consumer + reason + extra)
 
 
-def _decode_run(raw: bytes, at: int, seq: int) -> Run:
+def _decode_run(raw: bytes, at: int, seq: int, start: int, stop: int) -> Run:
+    """The rows from `start` to `stop` of a run whose first one is `seq`."""
     code, columns, rows, at_ns, attempt, due, *lengths = RUN.unpack_from(raw, at)
     if at + _run_bytes(raw, at) > len(raw) - CHECKSUM.size:
         raise ValueError(f"a run of {rows} events is longer than its frame")
+    count = stop - start
     at += RUN.size
-    ids = [raw[i : i + 16] for i in range(at, at + 16 * rows, 16)]
+    ids = [raw[i : i + 16] for i in range(at + 16 * start, at + 16 * stop, 16)]
     at += 16 * rows
-    attempts: Sequence[int] = [attempt] * rows
+    attempts: Sequence[int] = [attempt] * count
     if columns & _ATTEMPTS:
-        attempts = struct.unpack_from(f"<{rows}I", raw, at)
+        attempts = struct.unpack_from(f"<{count}I", raw, at + 4 * start)
         at += 4 * rows
-    dues: Sequence[int] = [due] * rows
+    dues: Sequence[int] = [due] * count
     if columns & _DUE:
-        dues = struct.unpack_from(f"<{rows}Q", raw, at)
+        dues = struct.unpack_from(f"<{count}Q", raw, at + 8 * start)
         at += 8 * rows
     texts = []
     for length, flag in zip(lengths, _TEXTS, strict=True):
-        texts.append(_decode_texts(raw[at : at + length], bool(columns & flag), rows))
+        blob = raw[at : at + length]
+        texts.append(_decode_texts(blob, rows, start, stop) if columns & flag else [blob.decode()] * count)
         at += length
     uniform = not columns & (_DUE | _EXTRA)
     consumers, reasons, extras = texts
-    return Run(seq, at_ns, KINDS_BY_CODE[code], ids, attempts, dues, consumers, reasons, extras, uniform)
+    return Run(
+        seq + start, at_ns, KINDS_BY_CODE[code], ids, attempts, dues, consumers, reasons, extras, uniform
+    )

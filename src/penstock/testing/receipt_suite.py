@@ -71,6 +71,11 @@ class ReceiptSuite(BackendCase):
         assert errors(outcomes) == [None, None, "StaleReceipt"]
         assert q.stats().acked_total == 2
 
+    def test_a_receipt_that_is_extended_twice_in_one_batch_is_extended(self, q: Queue) -> None:
+        q.enqueue(b"")
+        (receipt,) = receipts(take(q))
+        assert errors(q.extend([receipt, "nonsense", receipt], lease_s=5)) == [None, "StaleReceipt", None]
+
     def test_what_was_never_a_receipt_is_stale_and_its_neighbours_go_well(self, q: Queue) -> None:
         q.enqueue(b"")
         (good,) = receipts(take(q))

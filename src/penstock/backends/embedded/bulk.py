@@ -132,23 +132,23 @@ class Bulk:
             number = int.from_bytes(key[1:5], "big")
             if len(key) != 5 or taken == slices or (done := self._claim(number)) is None:
                 continue
-            # Kept from call to call: where it has looked already is in memory alone.
-            work = self._resumed.get(number)
-            if work is None:
-                work = self._resumed[number] = Work(decode_job(raw), number, done)
-                work.outcomes = self._outcomes_so_far(work)
-            work.resumed = True
             try:
+                # Kept from call to call: where it has looked already is in memory alone.
+                work = self._resumed.get(number)
+                if work is None:
+                    work = self._resumed[number] = Work(decode_job(raw), number, done)
+                    work.outcomes = self._outcomes_so_far(work)
+                work.resumed = True
                 while taken < slices:
                     taken += 1
                     if self._slice(work):
                         del self._resumed[number]
                         break
             except BaseException as error:
-                del self._resumed[number]
+                self._resumed.pop(number, None)
                 if not isinstance(error, Exception) or is_of_the_store(error):
                     raise
-                self._given_up[number] = f"job {number} ({work.job.what}) was left alone: {error}"
+                self._given_up[number] = f"job {number} was left alone: {error}"
                 log.error("%s", self._given_up[number])
             finally:
                 self._running.discard(number)
@@ -432,13 +432,17 @@ def _drop_slice(txn: Transaction, work: Work) -> bool:
     txn.changed = True
     prefix, end = keys.u32(qid), keys.u32(qid + 1)
     found = False
-    for space, due_of in (
-        (engine.state, _due_of_state),
-        (engine.ready, _due_of_ready),
-        (engine.dedup, _due_of_dedup),
+    for place, (space, due_of) in enumerate(
+        (
+            (engine.state, _due_of_state),
+            (engine.ready, _due_of_ready),
+            (engine.dedup, _due_of_dedup),
+        )
     ):
-        for key, value in list(engine.kv.scan(space, prefix, end, limit=SLICE)):
+        # From where the last slice ended, not over all that is deleted: nobody writes to the queue any more.
+        for key, value in list(engine.kv.scan(space, work.position.get(place, prefix), end, limit=SLICE)):
             found = True
+            work.position[place] = key
             txn.delete(key, space)
             with contextlib.suppress(StorageCorrupt):
                 for what, at_ns in due_of(key, value):

@@ -24,11 +24,9 @@ def frames(engine: Engine, number: int, after: int) -> Iterator[tuple[bytes, byt
 def events(engine: Engine, q: QueueState, after: int, limit: int) -> list[Event]:
     out: list[Event] = []
     for _, raw in frames(engine, q.qid, max(after, q.counters.base_seq)):
-        for event in decode_events(raw):
-            if event.seq > after:
-                out.append(event)
-                if len(out) == limit:
-                    return out
+        out += decode_events(raw, after, limit - len(out))
+        if len(out) == limit:
+            break
     return out
 
 
@@ -145,13 +143,14 @@ def free_held(txn: Transaction, q: QueueState, limit: int) -> int:
     if not q.counters.held:
         return 0
     freed = 0
-    lower, upper = keys.u32(q.qid), keys.held(q.qid, free_to + 1, b"")
-    for key, _ in engine.kv.scan(engine.held, lower, upper, limit=limit):
+    upper = keys.held(q.qid, free_to + 1, b"")
+    for key, _ in engine.kv.scan(engine.held, min(q.held_from, upper), upper, limit=limit):
         txn.changed = True
         raw_id = key[-16:]
         txn.delete(key, engine.held)
         txn.delete(keys.state(q.qid, StateCode.GONE, raw_id), engine.state)
         txn.delete(q.prefix + raw_id, engine.messages)
+        q.held_from = key
         freed += 1
     if freed:
         q.counters.held -= freed

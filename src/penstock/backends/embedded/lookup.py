@@ -40,34 +40,59 @@ class Found(msgspec.Struct, gc=False):
     fresh: bool
 
 
-def find_many(engine: Engine, q: QueueState, raw_ids: Sequence[bytes]) -> list[Found | None]:
-    """GONE ones included; None for what has no body."""
+#: id, body, and its state rows by code: what is stored of a message.
+_Stored = tuple[bytes, bytes | None, list[tuple[StateCode, bytes]]]
+
+
+def _stored(engine: Engine, q: QueueState, raw_ids: Sequence[bytes]) -> list[_Stored]:
     bodies = engine.kv.get_many([q.prefix + raw_id for raw_id in raw_ids], engine.messages)
     present = [raw_id for raw_id, body in zip(raw_ids, bodies, strict=True) if body is not None]
     rows = engine.kv.get_many(
         [keys.state(q.qid, code, raw_id) for raw_id in present for code in _CODES], engine.state
     )
-    out: list[Found | None] = []
+    out: list[_Stored] = []
     at = 0
-    for raw_id, raw_body in zip(raw_ids, bodies, strict=True):
-        if raw_body is None:
-            out.append(None)
-            continue
-        held = [(code, raw) for code, raw in zip(_CODES, rows[at : at + len(_CODES)], strict=True) if raw]
-        at += len(_CODES)
-        body = decode_body(raw_body)
-        if held:
-            code, raw = held[0]
-            out.append(Found(raw_id, code, decode_state(raw), body, fresh=False))
-        else:
-            out.append(Found(raw_id, StateCode.READY, fresh_row(q, body), body, fresh=True))
+    for raw_id, body in zip(raw_ids, bodies, strict=True):
+        held = []
+        if body is not None:
+            codes = zip(_CODES, rows[at : at + len(_CODES)], strict=True)
+            held = [(code, raw) for code, raw in codes if raw]
+            at += len(_CODES)
+        out.append((raw_id, body, held))
+    return out
+
+
+def _decoded(q: QueueState, stored: _Stored) -> Found | None:
+    raw_id, raw_body, held = stored
+    if raw_body is None:
+        return None
+    body = decode_body(raw_body)
+    if held:
+        code, raw = held[0]
+        return Found(raw_id, code, decode_state(raw), body, fresh=False)
+    return Found(raw_id, StateCode.READY, fresh_row(q, body), body, fresh=True)
+
+
+def find_many(engine: Engine, q: QueueState, raw_ids: Sequence[bytes]) -> list[Found | None]:
+    """GONE ones included; None for what has no body."""
+    return [_decoded(q, stored) for stored in _stored(engine, q, raw_ids)]
+
+
+def find_each(engine: Engine, q: QueueState, raw_ids: Sequence[bytes]) -> list[Found | StorageCorrupt | None]:
+    """The same, but what does not decode has its error for an answer; a store that cannot be read raises."""
+    out: list[Found | StorageCorrupt | None] = []
+    for stored in _stored(engine, q, raw_ids):
+        try:
+            out.append(_decoded(q, stored))
+        except StorageCorrupt as error:
+            out.append(as_answer(error))
     return out
 
 
 def find_sound(
     engine: Engine, q: QueueState, raw_ids: Sequence[bytes]
 ) -> list[Found | StorageCorrupt | None]:
-    """The same, but a damaged message has its error for an answer and fails no other."""
+    """The same, but one that cannot be read has its error for an answer too, and fails no other."""
     with contextlib.suppress(StorageCorrupt):
         return [*find_many(engine, q, raw_ids)]
     out: list[Found | StorageCorrupt | None] = []

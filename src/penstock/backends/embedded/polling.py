@@ -9,7 +9,7 @@ from penstock.backends.embedded import leases
 from penstock.backends.embedded.arguments import check_lease_s
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.keys import Due, StateCode
-from penstock.backends.embedded.sweep import SLICE, apply_due
+from penstock.backends.embedded.sweep import SLICE, apply_due, release_for
 from penstock.clock import to_ns
 from penstock.codec.body import check_duration
 from penstock.message import Delivery, check_count, checked_name
@@ -57,40 +57,45 @@ class Polling:
         self, queue: str, max_messages: int, lease_s: float | None, consumer: str
     ) -> list[Delivery]:
         engine = self._engine
-        with engine.lock:
-            engine.check_usable()
-            q = engine.queue(queue)
-            for kind in (Due.TTL, Due.LEASE, Due.DELAY):
-                # Until there is enough: what else is due is for the next call, or the sweep.
-                while apply_due(engine, kind) == SLICE and q.counters.counts[StateCode.READY] < max_messages:
-                    pass
-            while True:
-                try:
-                    return self._hand_out(queue, max_messages, lease_s, consumer)
-                except leases.DamagedBodies as damaged:
-                    if not damaged.rows:
-                        raise
-                    log.error("%s: moved to quarantine", damaged)
-                    with engine.transaction() as txn:
-                        leases.set_aside(txn, engine.queue(queue), damaged.rows)
+        apply_due(engine, Due.TTL)
+        while True:
+            release_for(engine, queue, max_messages)
+            try:
+                with engine.lock:
+                    deliveries = self._hand_out(queue, max_messages, lease_s, consumer)
+            except leases.DamagedBodies as damaged:
+                if not damaged.rows:
+                    raise
+                log.error("%s: moved to quarantine", damaged)
+                with engine.lock, engine.transaction() as txn:
+                    leases.set_aside(txn, engine.queue(queue), damaged.rows)
+                continue
+            if deliveries is not None:
+                return deliveries
 
     def _hand_out(
         self, queue: str, max_messages: int, lease_s: float | None, consumer: str
-    ) -> list[Delivery]:
+    ) -> list[Delivery] | None:
+        """None: what seemed ready had expired, and is removed; there may be more to release."""
         engine = self._engine
         with engine.transaction() as txn:
             q = engine.queue(queue)
             counts = q.counters.counts
             lease_ns = to_ns(q.settings.lease_s if lease_s is None else lease_s)
             deliveries: list[Delivery] = []
+            looked = 0
             while len(deliveries) < max_messages and counts[StateCode.READY] > 0:
-                more = leases.lease(txn, q, max_messages - len(deliveries), lease_ns, consumer)
+                wanted = max_messages - len(deliveries)
+                more = leases.lease(txn, q, wanted, lease_ns, consumer)
                 if more is None:
                     break  # What is ready is blocked: a fifo key has a message in flight.
                 deliveries += more
-            if engine.calls.answering:  # Their receipts are enough to find them again.
+                looked += wanted
+                if looked - len(deliveries) >= SLICE:
+                    break  # Enough for one write.
+            if engine.calls.answering and deliveries:  # Their receipts are enough to find them again.
                 txn.answered([delivery.receipt for delivery in deliveries])
-            return deliveries
+            return deliveries if deliveries or not looked else None
 
     def _wait(self, queue: str, deadline_ns: int) -> None:
         """Sleep until work arrives, something falls due, or the deadline passes."""

@@ -42,6 +42,8 @@ class QueueState:
         """Read what is derived; with counters that were counted anew, all but those."""
         self.counters = counters or self._stored_counters(engine)
         self.required = self._required_cursors(engine)
+        #: No body is held before this one: they are held, and freed, in the order of events.
+        self.held_from = self.prefix
         self.ready = ReadyIndex(engine, self.qid, fifo=self.settings.fifo)
         if self.settings.fifo:
             for code in (StateCode.LEASED, StateCode.DELAYED):

@@ -12,7 +12,7 @@ from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.history import cursors, read_by_all
 from penstock.backends.embedded.keys import Due, StateCode
-from penstock.backends.embedded.lookup import CODES, find_many, find_sound, to_message
+from penstock.backends.embedded.lookup import CODES, find_each, find_many, to_message
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import decode_state
 from penstock.clock import NS_PER_S
@@ -43,9 +43,9 @@ def get_many(engine: Engine, q: QueueState, raw_ids: Sequence[bytes]) -> list[Me
 
 
 def _sound(engine: Engine, q: QueueState, raw_ids: Sequence[bytes]) -> list[Message]:
-    """The messages that are there; a damaged one is left out, for it would stop the listing for good."""
+    """The messages that are there; one that does not decode would stop the listing for good: left out."""
     out = []
-    for raw_id, found in zip(raw_ids, find_sound(engine, q, raw_ids), strict=True):
+    for raw_id, found in zip(raw_ids, find_each(engine, q, raw_ids), strict=True):
         if isinstance(found, StorageCorrupt):
             log.error("queue %r, message %s cannot be listed: %s", q.name, format_id(raw_id), found)
         elif found is not None and found.code != StateCode.GONE:

@@ -74,6 +74,28 @@ def apply_waiting(engine: Engine) -> None:
                 break
 
 
+def release_for(engine: Engine, queue: str, wanted: int) -> None:
+    """Before a lease: what is due, slice by slice, until the queue has enough, or nothing more to gain.
+
+    The lock is free between slices: what other queues have due may be a lot.
+    """
+    for kind in (Due.LEASE, Due.DELAY):
+        while apply_due(engine, kind) == SLICE and _may_gain(engine, queue, kind, wanted):
+            pass
+
+
+def _may_gain(engine: Engine, queue: str, kind: Due, wanted: int) -> bool:
+    with engine.lock:
+        counts = engine.queue(queue).counters.counts
+        if counts[StateCode.READY] >= wanted:
+            return False
+        if kind == Due.DELAY:
+            return counts[StateCode.DELAYED] > 0
+        # Another's last lease that ends may make a dead letter.
+        buries = any(other.settings.dead_letter == queue for other in engine.queues.values())
+        return buries or counts[StateCode.LEASED] > 0
+
+
 def _due_rows(engine: Engine, kind: Due, limit: int) -> list[tuple[int, int, bytes]]:
     """(time, queue number, id) of what is due, earliest first; remembers where the rest starts."""
     now_ns = engine.clock.now_ns()
