@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from penstock.backends.embedded.checking.fold import EVENTS_PER_PASS
 
 import penstock
 from penstock import InvalidConfig, ManualClock, Penstock, StoreLocked, Unsupported
 from penstock.backends import sharing
 from penstock.backends.embedded.admin import _NOT_YET
+from penstock.backends.embedded.checking.folding import EVENTS_PER_PART
 from penstock.backends.embedded.keys import SPACES
 from penstock.backends.embedded.reads import ROWS_PER_FILTERED_ITEM
 from penstock.kv.rocksdb import RocksStore
@@ -114,7 +114,7 @@ def test_a_held_body_cannot_be_read(ps: Penstock) -> None:
 
 
 def test_check_keeps_the_messages_of_as_many_events_as_the_page_says() -> None:
-    assert f"{EVENTS_PER_PASS:,} events" in section(PAGE, "Journal")
+    assert f"{EVENTS_PER_PART:,} events" in section(PAGE, "Journal")
 
 
 def test_an_entry_id_of_the_users_is_not_used(ps: Penstock) -> None:
