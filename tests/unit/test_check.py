@@ -65,16 +65,16 @@ def wrong_world(**changes: int) -> Callable[[MemorySystem], None]:
 
 
 FINDINGS: dict[str, tuple[Callable[[MemorySystem], None], str]] = {
-    "a cursor of no queue": (orphan_cursor, "cursor of no queue"),
-    "counters of no queue": (orphan_counters, "counters of no queue"),
-    "a hint of no queue": (orphan_lane_hint, "lane_hint of no queue"),
-    "the id of no entry": (orphan_entry, "ids of entries, but"),
-    "entries without their ids": (lost_entry_ids, "entry that its id does not lead to"),
-    "a body that is never freed": (body_that_is_never_freed, "kept for cursors, but never freed"),
+    "a cursor of no queue": (orphan_cursor, "cursor rows of no queue"),
+    "counters of no queue": (orphan_counters, "counters rows of no queue"),
+    "a hint of no queue": (orphan_lane_hint, "lane_hint rows of no queue"),
+    "the id of no entry": (orphan_entry, "an id leads to no entry"),
+    "entries without their ids": (lost_entry_ids, "an entry is not found by its id"),
+    "a body that is never freed": (body_that_is_never_freed, "held row is missing"),
     "a damaged dedup row": (lambda system: system.damage("dedup", "q"), "dedup row does not decode"),
-    "a world's bytes": (wrong_world(bytes=5), "the world says otherwise"),
-    "a world's vectors": (wrong_world(vectors=7), "the world says otherwise"),
-    "a world's last number": (wrong_world(next_seq=9), "the world says otherwise"),
+    "a world's bytes": (wrong_world(bytes=5), "the world says"),
+    "a world's vectors": (wrong_world(vectors=7), "the world says"),
+    "a world's last number": (wrong_world(next_seq=9), "the world says"),
 }
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from penstock import Entry, Event, Kind, NewMessage, Queue, StorageCorrupt
 from penstock.journal import Journal
-from penstock.message import parse_id
-from tests.unit.memory_system import MemorySystem
+from penstock.message import format_id, parse_id
+from tests.unit.memory_system import GARBAGE, MemorySystem
 
 
 def payloads(q: Queue, count: int = 9) -> list[bytes]:
@@ -30,7 +30,7 @@ def events_of(q: Queue, message_id: str) -> list[Event]:
 
 @pytest.mark.parametrize("wanted", [1, 9])
 @pytest.mark.parametrize("fifo", [False, True])
-def test_damaged_messages_at_the_head_are_set_aside_as_dead_and_the_next_ones_delivered(
+def test_damaged_messages_at_the_head_go_to_quarantine_and_the_next_ones_are_delivered(
     fifo: bool, wanted: int
 ) -> None:
     system = MemorySystem()
@@ -39,12 +39,14 @@ def test_damaged_messages_at_the_head_are_set_aside_as_dead_and_the_next_ones_de
     for message_id in (first, second):
         system.damage_body("q", message_id)
     assert payloads(q, wanted) == [b"3"]
-    assert (q.stats().ready, q.stats().leased, q.stats().dead) == (0, 1, 2)
+    assert (q.stats().ready, q.stats().leased, q.stats().dead) == (0, 1, 0)
+    kept = {format_id(item.key[-16:]): item for item in system.backend.quarantine(9, None)}
     for message_id in (first, second):
         last = events_of(q, message_id)[-1]
-        assert (last.kind, last.extra, last.reason) == (Kind.REPAIRED, "dead", "its body does not decode")
-    assert system.problems() != []
-    assert (q.purge("dead"), system.problems()) == (2, [])
+        assert (last.kind, last.extra, last.reason) == (Kind.REPAIRED, "", "its body does not decode")
+        assert (kept[message_id].queue, kept[message_id].space) == ("q", "messages")
+        assert system.backend.quarantine_get(kept[message_id].id) == GARBAGE
+    assert system.problems() == []
 
 
 def test_a_damaged_message_that_came_back_and_expires_is_set_aside_too() -> None:
@@ -54,7 +56,7 @@ def test_a_damaged_message_that_came_back_and_expires_is_set_aside_too() -> None
     q.nack([delivery.receipt for delivery in q.lease()], delay_s=0)
     system.damage_body("q", message_id)
     assert payloads(q) == []
-    assert (q.purge("dead"), system.problems()) == (1, [])
+    assert (len(system.backend.quarantine(9, None)), system.problems()) == (1, [])
 
 
 # Time: a damaged row that falls due stops neither its own queue nor another

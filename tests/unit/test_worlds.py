@@ -39,7 +39,7 @@ def test_check_reports_a_frame_without_entries() -> None:
     system = MemorySystem()
     Journal(system.backend, "w").append([Entry("k", b"1")])
     system.put("journal", keys.journal(stored(system, "w")[0], 1), encode_entries([], [], 2, 0, 0))
-    assert "world frame without entries" in system.problems()
+    assert "frame of world 'w' has no entries" in system.problems()
 
 
 def frames_of(system: MemorySystem, world: str) -> list[bytes]:

@@ -60,6 +60,11 @@ CALLS: dict[str, Callable[[EmbeddedBackend], object]] = {
     "metrics": lambda b: b.metrics(),
     "check": lambda b: b.check(),
     "rekey": lambda b: b.rekey(),
+    "check with repair": lambda b: b.check(repair=True),
+    "reindex": lambda b: b.reindex(),
+    "quarantine": lambda b: b.quarantine(9, None),
+    "quarantine_get": lambda b: b.quarantine_get(ID),
+    "quarantine_drop": lambda b: b.quarantine_drop([ID]),
     "sweep": lambda b: b.sweep(5),
 }
 

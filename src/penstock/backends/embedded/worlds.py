@@ -212,12 +212,6 @@ class Worlds:
             with contextlib.suppress(StorageCorrupt, UnicodeDecodeError):
                 yield key[1:].decode(), decode_world(raw)
 
-    def names(self) -> list[str]:
-        """Every world, damaged or not."""
-        prefix = keys.meta(Meta.WORLD)
-        rows = self._engine.kv.scan(self._engine.meta, prefix, keys.after_prefix(prefix))
-        return [key[1:].decode() for key, _ in rows]
-
     def load(self, world: str) -> World | None:
         raw = self._engine.kv.get(keys.meta(Meta.WORLD, checked_name(world, "world name")), self._engine.meta)
         return None if raw is None else decode_world(raw)
