@@ -138,8 +138,6 @@ class Catalogue:
     def _cursor(self, row: Row) -> None:
         number = int.from_bytes(row[0][1:5], "big")
         try:
-            if len(row[0]) < 6:
-                raise StorageCorrupt("cursor row has no name")
             self.cursors.append((number, row[0], decode_cursor(row[1])))
         except StorageCorrupt as error:
             self._say("cursor_damaged", str(error), row, self.name_of(number), number)

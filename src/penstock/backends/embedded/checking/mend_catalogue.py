@@ -20,8 +20,9 @@ from penstock.backends.embedded.rows import MARK, CursorRow, packed
 from penstock.backends.embedded.worlds import SYSTEM_WORLD, World, Worlds, decode_world
 from penstock.codec.entry import decode_entries
 from penstock.codec.frame import decode_head, verify
-from penstock.errors import StorageCorrupt
+from penstock.errors import InvalidMessage, StorageCorrupt
 from penstock.event import Entry
+from penstock.message import checked_name
 from penstock.settings import QueueSettings
 
 _DERIVED = ("ready", "held")
@@ -70,7 +71,7 @@ class CatalogueMender:
         number = number or _first_number(raw)
         keep(txn, name, "meta", finding.key, raw, finding.what)
         finding.action = "moved to quarantine"
-        if name.encode() == finding.key[1:] and number and self._is_free(number, finding.key):
+        if _is_name(finding.key[1:]) and number and self._is_free(number, finding.key):
             row = QueueRow(number, settings or QueueSettings(name=name))
             txn.put(finding.key, packed(row), self._engine.meta)
             source = "the system journal" if settings else "default settings"
@@ -262,6 +263,13 @@ def _first_number(raw: bytes) -> int:
         if parts and isinstance(parts[0], int) and 0 < parts[0] < 1 << 32:
             return parts[0]
     return 0
+
+
+def _is_name(raw: bytes) -> bool:
+    try:
+        return checked_name(raw.decode(), "queue name") == raw
+    except (UnicodeDecodeError, InvalidMessage):
+        return False
 
 
 def _sound_number(raw: bytes) -> int:

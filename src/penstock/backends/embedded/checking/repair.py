@@ -22,6 +22,8 @@ from penstock.event import Entry
 #: Findings that one pass keeps for mending; those beyond are found again by the next.
 FOUND_AT_ONCE = 50_000
 PASSES = 200
+#: How often the same finding is mended before it is left as it is, and what builds on it goes on without.
+TRIES = 3
 
 #: In this order: each kind is mended only when nothing is left that it builds on. So every mending can rely
 #: on the rows above it, and what was only a consequence is gone by the next pass.
@@ -55,18 +57,19 @@ class Repair:
         self._admin = admin
         self._found: dict[tuple[object, ...], Finding] = {}
         self._counts: Counter[str] = Counter()
+        self._tries: Counter[tuple[object, ...]] = Counter()
 
     def run(self, progress: Progress | None) -> CheckReport:
-        passes, before = 0, None
+        passes = 0
         while True:
             findings = Findings(FOUND_AT_ONCE)
             checker = check_once(self._engine, findings, progress)
             self._note(findings)
-            same = [_identity(finding) for finding in findings.kept]
-            if not findings.counts or same == before or passes == PASSES:
+            hopeful = [finding for finding in findings.kept if self._tries[_identity(finding)] < TRIES]
+            if not hopeful or passes == PASSES:
                 return self._report(checker, findings)
-            passes, before = passes + 1, same
-            self._mend(findings.kept)
+            passes += 1
+            self._mend(hopeful)
 
     def _note(self, findings: Findings) -> None:
         for kind, count in findings.counts.items():
@@ -83,9 +86,11 @@ class Repair:
         for stage, kinds in enumerate(_STAGES):
             chosen = [finding for finding in found if finding.kind in kinds]
             if chosen:
+                self._tries.update(map(_identity, chosen))
                 self._mend_stage(stage, chosen)
                 break
         else:
+            self._tries.update(map(_identity, found))
             self._mend_rows(found)
         with engine.lock:
             # Whatever memory had of the rows that were mended is read anew.

@@ -6,13 +6,30 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.backends.embedded.engine import Engine
-from penstock.backends.embedded.keys import SPACES, Due, StateCode
+from penstock.backends.embedded.keys import SPACES, Due, Meta, StateCode
 from penstock.errors import StorageCorrupt
 from penstock.kv.base import Reader, Row
 
 #: Bytes of a key, where all of a space have the same.
 KEY_BYTES = {"messages": 20, "state": 21, "due": 29, "dedup": 20, "journal": 12, "entries": 16, "held": 28}
 _SHORTEST_READY_KEY = 33
+#: The same in `meta`, by kind: the least and the most. A kind that is not here is judged by its rows.
+_META_BYTES: dict[int, tuple[int, int | None]] = {
+    Meta.FORMAT: (1, 1),
+    Meta.QUEUE: (2, None),
+    Meta.COUNTERS: (5, 5),
+    Meta.WORLD: (2, None),
+    Meta.CURSOR: (6, None),
+    Meta.USER_STATE: (2, None),
+    Meta.JOB: (5, 6),
+    Meta.LANE_HINT: (10, None),
+    Meta.DUE_HINT: (2, 2),
+    Meta.NEXT_NUMBER: (1, 1),
+    Meta.OPENINGS: (1, 1),
+    Meta.QUARANTINE: (17, 17),
+    Meta.REINDEX: (1, 1),
+    Meta.CALL: (17, 17),
+}
 #: Bits of a key that a search for the end of an unreadable part goes by.
 _SEARCHED_BYTES = 24
 
@@ -116,7 +133,10 @@ def well_formed(space: str, key: bytes) -> bool:
         return len(key) == KEY_BYTES[space] and key[4] <= StateCode.GONE
     if space == "due":
         return len(key) == KEY_BYTES[space] and Due.LEASE <= key[0] <= Due.DEDUP
-    return space == "meta" or len(key) == KEY_BYTES[space]
+    if space == "meta":
+        least, most = _META_BYTES.get(key[0] if key else 0, (1, None))
+        return len(key) >= least and (most is None or len(key) <= most)
+    return len(key) == KEY_BYTES[space]
 
 
 def _lane_fits(key: bytes) -> bool:
