@@ -396,10 +396,10 @@ class RocksSnapshot:
         self._lock = Lock()
 
     def get(self, key: bytes, space: Any) -> bytes | None:
-        for found, value in self._chunk(space, key, None, reverse=False, limit=1):
-            if found == key:
-                return value
-        return None
+        rows, failure = self._chunk(space, key, None, reverse=False, limit=1)
+        if failure is not None:
+            raise failure
+        return rows[0][1] if rows and rows[0][0] == key else None
 
     def get_many(self, keys: Sequence[bytes], space: Any) -> list[bytes | None]:
         return [self.get(key, space) for key in keys]
@@ -416,8 +416,10 @@ class RocksSnapshot:
         remaining = limit
         while remaining is None or remaining > 0:
             size = _SNAPSHOT_CHUNK_ROWS if remaining is None else min(remaining, _SNAPSHOT_CHUNK_ROWS)
-            rows = self._chunk(space, lower, upper, reverse=reverse, limit=size)
+            rows, failure = self._chunk(space, lower, upper, reverse=reverse, limit=size)
             yield from rows
+            if failure is not None:  # Not before what was read up to there.
+                raise failure
             if len(rows) < size:
                 return
             remaining = None if remaining is None else remaining - size
@@ -428,7 +430,8 @@ class RocksSnapshot:
 
     def _chunk(
         self, space: Any, lower: bytes, upper: bytes | None, *, reverse: bool, limit: int
-    ) -> list[Row]:
+    ) -> tuple[list[Row], Exception | None]:
+        """Up to so many rows, and why there are no more if that is a failure."""
         rows: list[Row] = []
         with self._lock:
             cursor = self._cursors.get(space)
@@ -445,14 +448,14 @@ class RocksSnapshot:
                     cursor.prev()
             while len(rows) < limit and (key := cursor.key()) is not None:
                 if key < lower or (upper is not None and key >= upper):
-                    return rows
+                    return rows, None
                 rows.append((key, cursor.value()))
                 advance()
             try:
                 cursor.status()
-            except Exception as error:
-                raise translated(error, self._path) from error
-        return rows
+            except Exception as error:  # noqa: BLE001 (raised by the caller)
+                return rows, translated(error, self._path)
+        return rows, None
 
     def release(self) -> None:
         with self._lock:

@@ -60,6 +60,7 @@ class Repair:
         self._tries: Counter[tuple[object, ...]] = Counter()
 
     def run(self, progress: Progress | None) -> CheckReport:
+        self._engine.next_number = None
         passes = 0
         while True:
             findings = Findings(FOUND_AT_ONCE)
@@ -90,12 +91,12 @@ class Repair:
                 self._mend_stage(stage, chosen)
                 break
         else:
-            self._tries.update(map(_identity, found))
             self._mend_rows(found)
         with engine.lock:
             # Whatever memory had of the rows that were mended is read anew.
             self._admin.load()
             engine.load_due_hints()
+            engine.next_number = None
 
     def _mend_stage(self, stage: int, found: list[Finding]) -> None:
         engine = self._engine
@@ -129,6 +130,7 @@ class Repair:
                     mend_index(txn, finding)
         busy = {finding.number for finding in messages}
         counters = [finding for finding in found if finding.kind == _COUNTERS and finding.number not in busy]
+        self._tries.update(map(_identity, (*messages, *rows, *counters)))
         for number, group in _by_number(counters):
             mend_counters(engine, number, group)
 
