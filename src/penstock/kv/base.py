@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 #: A handle that `Store.space` gave out. Opaque, so that it can be the driver's own object.
@@ -96,6 +96,18 @@ class Store(Reader, Protocol):
 
         Handles of it are void afterwards, take a new one; nobody may be writing.
         """
+        ...
+
+    def salvage(self, name: str, wanted: Callable[[bytes, bytes | None], Iterable[bytes]]) -> None:
+        """Write a space anew from what can be read of it, durably; like `clear`, it makes handles void.
+
+        For a part that cannot be scanned, from one key up to another (None: the end), `wanted` names keys, in
+        order, that may be in it: each is looked up by itself. Tables that are given up are kept beside.
+        """
+        ...
+
+    def damage(self) -> list[str]:
+        """What could not be read since the store was opened, each with where; empty if nothing."""
         ...
 
     def approximate_size(self) -> int:

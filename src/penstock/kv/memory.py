@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from threading import RLock
@@ -348,6 +348,12 @@ class MemoryStore(_MemoryReader):
             self._open_spaces()[name] = Space(name)
             if self._faults is not None:
                 self._step_after(self._faults)
+
+    def salvage(self, name: str, wanted: Callable[[bytes, bytes | None], Iterable[bytes]]) -> None:
+        """Nothing to do: all of it can be read."""
+
+    def damage(self) -> list[str]:
+        return []
 
     def approximate_size(self) -> int:
         return sum(space.size_bytes for space in self._open_spaces().values())

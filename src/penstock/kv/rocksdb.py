@@ -15,17 +15,29 @@ Facts about the driver that shape this file (rocksdict 0.3.29; tests fail where 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from penstock.errors import BackendNotInstalled, StorageCorrupt, StorageError, StorageFull, StoreLocked
 from penstock.kv.base import Row
+from penstock.kv.damage import (
+    Hole,
+    broken_tables,
+    keep_tables,
+    named_tables,
+    pending_table,
+    readable_rows,
+    set_aside,
+    write_table,
+)
 from penstock.kv.tuning import CACHE_CAPACITY_BYTES, PROFILES, Mode, database_options, family_options
-from penstock.kv.wal import mend_logs
+from penstock.kv.wal import SET_ASIDE, mend_logs
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -104,6 +116,31 @@ def prepare_folder(path: str, *, read_only: bool) -> None:
         raise StorageError(f"{path} is not writable; change its permissions or choose another path")
 
 
+def _open_without(
+    folder: str, open_database: Callable[[], Rdict], rebuild: Callable[[], None]
+) -> tuple[Rdict, dict[str, str]]:
+    """The database, without the tables that cannot be opened: those are set aside, each with why."""
+    lost: dict[str, str] = {}
+    while True:
+        database = None
+        try:
+            database = open_database()
+            broken = broken_tables(folder, database.live_files())
+        except Exception as error:
+            broken = [name for name in named_tables(str(error)) if name not in lost]
+            if not broken:
+                raise
+        if not broken:
+            assert database is not None
+            return database, lost
+        if database is not None:
+            database.close()
+            del database
+        set_aside(folder, broken)
+        rebuild()
+        lost |= {name: f"{name} could not be opened and was set aside in {SET_ASIDE}" for name in broken}
+
+
 class RocksStore:
     """`kv.base.Store` on a RocksDB folder; a space is a column family, a batch the driver's own object."""
 
@@ -118,6 +155,8 @@ class RocksStore:
         # None once closed: calls then fail on it and `_failure` says why, at no cost to calls that succeed.
         self._database: Any = database
         self._broken = False
+        #: Tables in which something could not be read, and what.
+        self._damaged: dict[str, str] = {}
         self._compacting = Lock()
         self._snapshots: WeakSet[RocksSnapshot] = WeakSet()
         self._driver = _driver()
@@ -150,18 +189,33 @@ class RocksStore:
             mend_logs(folder)
         cache = driver.Cache(cache_capacity_bytes)
         options = database_options(driver, profile, cache)
-        try:
+
+        def make_options(name: str) -> Options:
+            collect = tombstone_spaces is None or name in tombstone_spaces
+            made: Options = family_options(driver, profile, cache, collect_tombstones=collect)
+            return made
+
+        def open_database() -> Rdict:
             existing = driver.Rdict.list_cf(folder, options) if _holds_store(folder) else []
-            names = existing if read_only else {*existing, *spaces}
-
-            def make_options(name: str) -> Options:
-                collect = tombstone_spaces is None or name in tombstone_spaces
-                made: Options = family_options(driver, profile, cache, collect_tombstones=collect)
-                return made
-
-            families = {name: make_options(name) for name in names}
+            families = {
+                name: make_options(name) for name in (existing if read_only else {*existing, *spaces})
+            }
             access = driver.AccessType.read_only(False) if read_only else driver.AccessType.read_write()
-            return cls(folder, driver.Rdict(folder, options, families, access), spaces, make_options)
+            database: Rdict = driver.Rdict(folder, options, families, access)
+            return database
+
+        try:
+            if read_only:
+                return cls(folder, open_database(), spaces, make_options)
+            database, lost = _open_without(
+                folder, open_database, lambda: driver.Rdict.repair(folder, options)
+            )
+            store = cls(folder, database, spaces, make_options)
+            store._damaged.update(lost)
+            for name in spaces:
+                if (pending := pending_table(folder, name)).exists():
+                    store._replace(name, pending)
+            return store
         except Exception as error:
             raise translated(error, folder) from error
 
@@ -246,6 +300,8 @@ class RocksStore:
             raise self._failure(error) from error
 
     def write(self, batch: Any, *, sync: bool = False) -> None:
+        if self._broken:
+            raise StorageError(f"an earlier write to {self._path} failed: open the store again")
         try:
             self._database.write(batch)
             if sync:
@@ -324,15 +380,39 @@ class RocksStore:
         try:
             self._families.pop(old, None)
             self._database.drop_column_family(name)
-            self._families[self._renewed(name)] = self._database.get_column_family(name)
+            family = self._database.create_column_family(name, self._make_options(name))
+            self._spaces[name] = self._database.get_column_family_handle(name)
+            self._families[self._spaces[name]] = family
         except Exception as error:
             raise self._write_failure(error) from error
 
-    def _renewed(self, name: str) -> ColumnFamily:
-        self._database.create_column_family(name, self._make_options(name))
-        handle: ColumnFamily = self._database.get_column_family_handle(name)
-        self._spaces[name] = handle
-        return handle
+    def salvage(self, name: str, wanted: Callable[[bytes, bytes | None], Iterable[bytes]]) -> None:
+        """By a table of its own, which then becomes the whole space: killed before that, opening goes on."""
+
+        def looked_up(hole: Hole) -> Iterator[Row]:
+            for key in wanted(hole.start, hole.end):
+                with contextlib.suppress(StorageCorrupt):
+                    value = self.get(key, self._spaces[name])
+                    if value is not None:
+                        yield key, value
+
+        space = self.space(name)
+        rows = readable_rows(self, space, name, b"", None, looked_up)
+        pending = pending_table(self._path, name)
+        try:
+            write_table(self._driver, pending, rows)
+            keep_tables(self._path, self._damaged)
+            self._replace(name, pending)
+        except Exception as error:
+            raise self._write_failure(error) from error
+        self._damaged.clear()
+
+    def _replace(self, name: str, pending: Path) -> None:
+        """The table becomes the space; done twice is as once."""
+        self.clear(name)
+        if pending.stat().st_size:
+            self._families[self._spaces[name]].ingest_external_file([str(pending)])
+        pending.unlink()
 
     def approximate_size(self) -> int:
         """Table files, and the memory tables for what the log holds of them."""
@@ -376,7 +456,27 @@ class RocksStore:
             if "bytes" in str(error):
                 return TypeError("keys, bounds and values are bytes")
             return StorageError(f"not a space of the store in {self._path}; take one from space(name)")
-        return translated(error, self._path)
+        failure = translated(error, self._path)
+        if isinstance(failure, StorageCorrupt):
+            self._note_damage(str(error))
+        return failure
+
+    def _note_damage(self, text: str) -> None:
+        """Leave damaged tables alone: a compaction would meet the damage again and again."""
+        first = not self._damaged
+        for name in named_tables(text) or ["?"]:
+            self._damaged.setdefault(name, text)
+        if first:
+            with contextlib.suppress(Exception):
+                for family in self._families.values():
+                    family.set_options({"disable_auto_compactions": "true"})
+
+    def damage(self) -> list[str]:
+        """Also what a compaction met: of that, the driver has but a number."""
+        self._check_open()
+        if not self._damaged and self._database.property_int_value("rocksdb.background-errors"):
+            self._note_damage("a compaction failed: see the file LOG")
+        return list(self._damaged.values())
 
     def _write_failure(self, error: Exception) -> Exception:
         failure = self._failure(error)
@@ -396,10 +496,10 @@ class RocksSnapshot:
         self._lock = Lock()
 
     def get(self, key: bytes, space: Any) -> bytes | None:
-        for found, value in self._chunk(space, key, None, reverse=False, limit=1):
-            if found == key:
-                return value
-        return None
+        rows, failure = self._chunk(space, key, None, reverse=False, limit=1)
+        if failure is not None:
+            raise failure
+        return rows[0][1] if rows and rows[0][0] == key else None
 
     def get_many(self, keys: Sequence[bytes], space: Any) -> list[bytes | None]:
         return [self.get(key, space) for key in keys]
@@ -416,8 +516,10 @@ class RocksSnapshot:
         remaining = limit
         while remaining is None or remaining > 0:
             size = _SNAPSHOT_CHUNK_ROWS if remaining is None else min(remaining, _SNAPSHOT_CHUNK_ROWS)
-            rows = self._chunk(space, lower, upper, reverse=reverse, limit=size)
+            rows, failure = self._chunk(space, lower, upper, reverse=reverse, limit=size)
             yield from rows
+            if failure is not None:  # Not before what was read up to there.
+                raise failure
             if len(rows) < size:
                 return
             remaining = None if remaining is None else remaining - size
@@ -428,7 +530,8 @@ class RocksSnapshot:
 
     def _chunk(
         self, space: Any, lower: bytes, upper: bytes | None, *, reverse: bool, limit: int
-    ) -> list[Row]:
+    ) -> tuple[list[Row], Exception | None]:
+        """Up to so many rows, and why there are no more if that is a failure."""
         rows: list[Row] = []
         with self._lock:
             cursor = self._cursors.get(space)
@@ -445,14 +548,14 @@ class RocksSnapshot:
                     cursor.prev()
             while len(rows) < limit and (key := cursor.key()) is not None:
                 if key < lower or (upper is not None and key >= upper):
-                    return rows
+                    return rows, None
                 rows.append((key, cursor.value()))
                 advance()
             try:
                 cursor.status()
-            except Exception as error:
-                raise translated(error, self._path) from error
-        return rows
+            except Exception as error:  # noqa: BLE001 (raised by the caller)
+                return rows, translated(error, self._path)
+        return rows, None
 
     def release(self) -> None:
         with self._lock:

@@ -6,7 +6,8 @@ open is passed on as it is stored, so that a scan goes on behind it; decoders re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from penstock.codec.sealed import SEALED_VERSION, key_id_of
@@ -146,6 +147,9 @@ class SealedStore(_SealedReader):
     def ingest(self, paths: Sequence[str], space: Space) -> None:
         self._store.ingest(paths, space)
 
+    def damage(self) -> list[str]:
+        return self._store.damage()
+
     def approximate_size(self) -> int:
         return self._store.approximate_size()
 
@@ -153,8 +157,19 @@ class SealedStore(_SealedReader):
         self._store.compact()
 
     def clear(self, name: str) -> None:
+        with self._renewed(name):
+            self._store.clear(name)
+
+    def salvage(self, name: str, wanted: Callable[[bytes, bytes | None], Iterable[bytes]]) -> None:
+        """Records as they are stored: whether they open is for those who read them."""
+        with self._renewed(name):
+            self._store.salvage(name, wanted)
+
+    @contextmanager
+    def _renewed(self, name: str) -> Iterator[None]:
+        """What is known of a space, under the handle that it has afterwards."""
         sealed = self._sealed.pop(self._store.space(name), None)
-        self._store.clear(name)
+        yield
         if sealed is not None:
             self._sealed[self._store.space(name)] = sealed
 

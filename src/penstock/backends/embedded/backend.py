@@ -366,6 +366,7 @@ class EmbeddedBackend:
             return BackendHealth("unhealthy", [f"the last write failed: {engine.write_failure}"])
         with engine.lock:
             reasons = [f"queue {name!r} is damaged: {why}" for name, why in engine.damaged.items()]
+            reasons += [f"{what}: run check with repair" for what in engine.kv.damage()]
             reasons += self.upkeep.reasons()
             for number in history.queues_with_cursors(engine):
                 q = engine.sound_queue(number)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 
 from penstock.backends.embedded import keys
-from penstock.backends.embedded.encryption import unlock
+from penstock.backends.embedded.encryption import read_keys, unlock
 from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.rows import MARK
+from penstock.codec.sealed import key_id_of
 from penstock.config import EncryptionSettings
-from penstock.errors import StorageError
+from penstock.errors import StorageCorrupt, StorageError
 from penstock.keyring import KeyProvider
 from penstock.kv.base import Store
+
+log = logging.getLogger("penstock")
 
 FORMAT_VERSION = 1
 
@@ -36,7 +40,8 @@ def found(
             f"{FORMAT_VERSION}: open it with a newer Penstock"
         )
     where = f"the store in {path}" if path else "the store in memory"
-    kv = unlock(kv, encryption, provider, where, is_new=raw is None)
+    is_new = raw is None and not _has_rows(kv, where)
+    kv = unlock(kv, encryption, provider, where, is_new=is_new)
     if raw is None:
         batch = kv.batch()
         batch.put(keys.meta(Meta.FORMAT), MARK + keys.u32(FORMAT_VERSION), meta)
@@ -45,3 +50,14 @@ def found(
         batch.put(keys.meta(Meta.SECRET), MARK + secret, meta)
         kv.write(batch, sync=True)
     return kv
+
+
+def _has_rows(kv: Store, where: str) -> bool:
+    """Whether a store without a format row is not new, but has lost it; a repair then finds its queues."""
+    for name in ("journal", "messages"):
+        for _, value in kv.scan(kv.space(name), b"", None, limit=1):
+            if key_id_of(value) is not None and read_keys(kv) is None:
+                raise StorageCorrupt(f"{where} has lost the list of its keys; restore a backup of it")
+            log.error("%s has lost rows of its own: run check with repair", where)
+            return True
+    return False

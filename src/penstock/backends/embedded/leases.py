@@ -68,6 +68,8 @@ def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: 
     bodies = [body for body in read if body is not None]
     if len(bodies) < len(taken):
         taken = _heal_orphans(txn, q, taken, read)
+        if not taken:
+            return []
     until_ns = txn.now_ns + lease_ns
     granted = _grant(txn, q, taken, bodies, until_ns, consumer)
     try:

@@ -18,10 +18,11 @@ from penstock.backends.embedded.checking.orphans import (
     dedup_due_rows,
 )
 from penstock.backends.embedded.checking.queues import QueueCheck, expected_rows
-from penstock.backends.embedded.checking.view import Hole, View
+from penstock.backends.embedded.checking.view import View
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.keys import Due
 from penstock.kv.base import Row
+from penstock.kv.damage import Hole
 from penstock.message import format_id
 
 _VERBS = ("missing", "differs", "stray")

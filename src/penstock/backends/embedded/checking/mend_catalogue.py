@@ -14,6 +14,7 @@ from penstock.backends.embedded.checking.recount import stored_counters
 from penstock.backends.embedded.checking.view import View
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Meta
+from penstock.backends.embedded.numbers import next_number
 from penstock.backends.embedded.quarantine import keep
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import MARK, CursorRow, packed
@@ -67,11 +68,14 @@ class CatalogueMender:
         if raw is None:
             return
         name = finding.key[1:].decode(errors="replace")
-        settings, number = self._remembered(name)
-        number = number or _first_number(raw)
         keep(txn, name, "meta", finding.key, raw, finding.what)
         finding.action = "moved to quarantine"
-        if _is_name(finding.key[1:]) and number and self._is_free(number, finding.key):
+        if _is_name(finding.key[1:]):
+            settings, number = self._remembered(name)
+            if not (number and self._is_free(number, finding.key)):
+                number = _first_number(raw)
+                if not (self._has_content(number) and self._is_free(number, finding.key)):
+                    number = next_number(txn)  # What it had is found under its old number, as an orphan's.
             row = QueueRow(number, settings or QueueSettings(name=name))
             txn.put(finding.key, packed(row), self._engine.meta)
             source = "the system journal" if settings else "default settings"

@@ -15,8 +15,11 @@ from penstock.backends.embedded.checking.mend_catalogue import CatalogueMender
 from penstock.backends.embedded.checking.mend_indexes import mend_counters, mend_index
 from penstock.backends.embedded.checking.mend_journals import mend_journal, mend_world_counters
 from penstock.backends.embedded.checking.mend_messages import settle_all
+from penstock.backends.embedded.checking.reindex import DERIVED, Reindex
+from penstock.backends.embedded.checking.salvage import Salvage
 from penstock.backends.embedded.engine import Engine
-from penstock.backends.embedded.worlds import SYSTEM_WORLD, Worlds
+from penstock.backends.embedded.worlds import SYSTEM_WORLD, World, Worlds
+from penstock.errors import StorageCorrupt
 from penstock.event import Entry
 
 #: Findings that one pass keeps for mending; those beyond are found again by the next.
@@ -28,6 +31,7 @@ TRIES = 3
 #: In this order: each kind is mended only when nothing is left that it builds on. So every mending can rely
 #: on the rows above it, and what was only a consequence is gone by the next pass.
 _STAGES = (
+    frozenset(("unreadable",)),
     frozenset(
         (
             "queue_damaged",
@@ -45,6 +49,7 @@ _STAGES = (
     frozenset(("frame_missing",)),
     frozenset(("world_counters",)),
 )
+_UNREADABLE, _CATALOGUE, _DAMAGED_COUNTERS = 0, 1, 2
 _COUNTERS = "counters_differ"
 
 
@@ -60,6 +65,7 @@ class Repair:
         self._tries: Counter[tuple[object, ...]] = Counter()
 
     def run(self, progress: Progress | None) -> CheckReport:
+        self._engine.next_number = None
         passes = 0
         while True:
             findings = Findings(FOUND_AT_ONCE)
@@ -90,31 +96,50 @@ class Repair:
                 self._mend_stage(stage, chosen)
                 break
         else:
-            self._tries.update(map(_identity, found))
             self._mend_rows(found)
         with engine.lock:
             # Whatever memory had of the rows that were mended is read anew.
             self._admin.load()
             engine.load_due_hints()
+            engine.next_number = None
 
     def _mend_stage(self, stage: int, found: list[Finding]) -> None:
         engine = self._engine
-        worlds = {}
-        if stage > 0:
-            with engine.lock:
-                worlds = {row.number: name for name, row in self._worlds.all()}
-        if stage == 1:
+        if stage == _UNREADABLE:
+            self._salvage(found)
+            return
+        if stage == _DAMAGED_COUNTERS:
             for number, group in _by_number(found):
                 mend_counters(engine, number, group)
             return
         mender = CatalogueMender(engine, self._worlds)
+        with engine.lock:
+            worlds = {row.number: name for name, row in self._world_rows()}
         for finding in found:
-            if stage == 0:
+            if stage == _CATALOGUE:
                 mender.mend(finding)
             elif finding.kind == "world_counters":
                 mend_world_counters(engine, finding)
             else:
                 mend_journal(engine, finding, worlds)
+
+    def _world_rows(self) -> list[tuple[str, World]]:
+        try:
+            return list(self._worlds.all())
+        except StorageCorrupt:
+            return []
+
+    def _salvage(self, found: list[Finding]) -> None:
+        """Spaces with unreadable parts are written anew, or rebuilt if they are derived."""
+        engine, spaces = self._engine, {finding.space for finding in found}
+        with engine.lock:
+            Salvage(engine, {name: row.number for name, row in self._world_rows()}).run(spaces)
+            self._admin.load()
+            if spaces & set(DERIVED):
+                Reindex(engine, self._worlds, self._admin).run(None)
+        for finding in found:
+            derived = finding.space in DERIVED
+            finding.action = "rebuilt" if derived else "written anew without it; its file is kept in lost"
 
     def _mend_rows(self, found: list[Finding]) -> None:
         """Messages and index rows; counters of queues in which nothing else was found."""
@@ -129,6 +154,7 @@ class Repair:
                     mend_index(txn, finding)
         busy = {finding.number for finding in messages}
         counters = [finding for finding in found if finding.kind == _COUNTERS and finding.number not in busy]
+        self._tries.update(map(_identity, (*messages, *rows, *counters)))
         for number, group in _by_number(counters):
             mend_counters(engine, number, group)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.keys import SPACES, Due, Meta, StateCode
 from penstock.errors import StorageCorrupt
 from penstock.kv.base import Reader, Row
+from penstock.kv.damage import Hole, readable_rows
 
 #: Bytes of a key, where all of a space have the same.
 KEY_BYTES = {"messages": 20, "state": 21, "due": 29, "dedup": 20, "journal": 12, "entries": 16, "held": 28}
@@ -30,21 +30,10 @@ _META_BYTES: dict[int, tuple[int, int | None]] = {
     Meta.REINDEX: (1, 1),
     Meta.CALL: (17, 17),
 }
-#: Bits of a key that a search for the end of an unreadable part goes by.
-_SEARCHED_BYTES = 24
 
 
 def _ignore(*what: object) -> None:
     """For readers who do not ask."""
-
-
-class Hole(NamedTuple):
-    """A part of a space that cannot be read; `end` is where rows are readable again, if anywhere."""
-
-    space: str
-    start: bytes
-    end: bytes | None
-    error: StorageCorrupt
 
 
 class View:
@@ -76,53 +65,17 @@ class View:
                 self.on_malformed(space, row)
 
     def _readable(self, space: str, lower: bytes, upper: bytes | None, reverse: bool) -> Iterator[Row]:
-        while True:
-            try:
-                for row in self._reader.scan(self._spaces[space], lower, upper, reverse=reverse):
-                    yield row
-                    if reverse:
-                        upper = row[0]
-                    else:
-                        lower = row[0] + b"\0"
-                return
-            except StorageCorrupt as error:
-                if reverse:
-                    # Who looks back for something takes what is there: a hole ends the search.
-                    self.on_hole(Hole(space, lower, upper, error))
-                    return
-                end = self._behind(space, lower, upper)
-                self.on_hole(Hole(space, lower, end, error))
-                if end is None:
-                    return
-                lower = end
+        handle = self._spaces[space]
+        if not reverse:
+            return readable_rows(self._reader, handle, space, lower, upper, self.on_hole)
+        return self._backwards(space, lower, upper)
 
-    def _behind(self, space: str, lower: bytes, upper: bytes | None) -> bytes | None:
-        """The first place after `lower` from which rows can be read; None if there is none."""
-        start = int.from_bytes(lower[:_SEARCHED_BYTES].ljust(_SEARCHED_BYTES, b"\0"), "big")
-        last = 1 << 8 * _SEARCHED_BYTES
-        bad, step = 0, 1
-        while not (start + step < last and self._reads(space, _key(start + step), upper)):
-            bad, step = step, step * 2
-            if start + step >= last or (upper is not None and _key(start + step) >= upper):
-                return None
-        good = step
-        while good - bad > 1:
-            middle = (good + bad) // 2
-            if self._reads(space, _key(start + middle), upper):
-                good = middle
-            else:
-                bad = middle
-        return _key(start + good)
-
-    def _reads(self, space: str, lower: bytes, upper: bytes | None) -> bool:
+    def _backwards(self, space: str, lower: bytes, upper: bytes | None) -> Iterator[Row]:
+        """Who looks back for something takes what is there: a hole ends the search."""
         try:
-            return bool(list(self._reader.scan(self._spaces[space], lower, upper, limit=1)))
-        except StorageCorrupt:
-            return False
-
-
-def _key(number: int) -> bytes:
-    return number.to_bytes(_SEARCHED_BYTES, "big")
+            yield from self._reader.scan(self._spaces[space], lower, upper, reverse=True)
+        except StorageCorrupt as error:
+            self.on_hole(Hole(space, lower, upper, error))
 
 
 def well_formed(space: str, key: bytes) -> bool:
