@@ -127,7 +127,7 @@ def test_threads_compress_beside_each_other() -> None:
     assert wrong == []
 
 
-def test_a_damaged_compressed_body_is_set_aside_and_the_others_are_delivered(tmp_path: Path) -> None:
+def test_a_damaged_compressed_body_goes_to_quarantine_and_the_others_are_delivered(tmp_path: Path) -> None:
     with penstock.open(tmp_path, clock=ManualClock()) as ps:
         q = ps.create_queue("q", compress_over_bytes=10)
         q.enqueue_many([NewMessage(b"%d" % n * 1000) for n in range(5)])
@@ -143,4 +143,5 @@ def test_a_damaged_compressed_body_is_set_aside_and_the_others_are_delivered(tmp
     with penstock.open(tmp_path, clock=ManualClock()) as ps:
         assert any("decompress" in problem.what for problem in ps.check().problems)
         assert [d.payload[:1] for d in ps.queue("q").lease(9)] == [b"1", b"2", b"3", b"4"]
-        assert ps.queue("q").stats().dead == 1
+        assert [item.space for item in ps.quarantine()] == ["messages"]
+        assert ps.check().problems == []
