@@ -127,7 +127,7 @@ def test_threads_compress_beside_each_other() -> None:
     assert wrong == []
 
 
-def test_a_damaged_compressed_body_is_set_aside_and_the_others_are_delivered(tmp_path: Path) -> None:
+def test_a_damaged_compressed_body_goes_to_quarantine_and_the_others_are_delivered(tmp_path: Path) -> None:
     with penstock.open(tmp_path, clock=ManualClock()) as ps:
         q = ps.create_queue("q", compress_over_bytes=10)
         q.enqueue_many([NewMessage(b"%d" % n * 1000) for n in range(5)])
@@ -143,4 +143,35 @@ def test_a_damaged_compressed_body_is_set_aside_and_the_others_are_delivered(tmp
     with penstock.open(tmp_path, clock=ManualClock()) as ps:
         assert any("decompress" in problem.what for problem in ps.check().problems)
         assert [d.payload[:1] for d in ps.queue("q").lease(9)] == [b"1", b"2", b"3", b"4"]
-        assert ps.queue("q").stats().dead == 1
+        assert [item.space for item in ps.quarantine()] == ["messages"]
+        assert ps.check().problems == []
+
+
+def versions(ps: penstock.Penstock) -> list[int]:
+    kv = ps._default.engine.kv  # type: ignore[attr-defined]  # the rows behind the facade
+    return [value[0] for _, value in kv.scan(kv.space("messages"), b"", None)]
+
+
+@pytest.mark.parametrize("way", ["enqueue", "with an id", "delayed", "upsert", "move", "bury"])
+def test_whichever_way_a_payload_comes_into_the_queue_it_is_stored_compressed(way: str) -> None:
+    payload = b"x" * 1000
+    with penstock.open("memory:", clock=ManualClock()) as ps:
+        q = ps.create_queue("small", compress_over_bytes=10)
+        other = ps.create_queue("other", dead_letter="small")
+        if way == "enqueue":
+            q.enqueue(payload)
+        elif way == "with an id":
+            q.enqueue(payload, id="0190b5c4-7d3a-7000-8000-000000000001")
+        elif way == "delayed":
+            q.enqueue(payload, delay_s=5)
+        elif way == "upsert":
+            (first,) = q.upsert([NewMessage(b"")])
+            q.upsert([NewMessage(payload, id=first.id)])
+        elif way == "move":
+            other.move([other.enqueue(payload)], "small")
+        else:
+            other.enqueue(payload)
+            other.reject([other.lease()[0].receipt])
+        assert versions(ps) == [COMPRESSED_VERSION]
+        ps.update_queue("small", compress_over_bytes=None)
+        assert [message.payload for message in q.iter()] == [payload]

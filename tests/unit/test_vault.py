@@ -42,7 +42,8 @@ def test_a_sealed_value_opens_where_it_belongs(value: bytes, row: bytes) -> None
     record = vault.sealer(PLACE)(row, value)
     assert opened(Vault({"main": KEY}, None), record, row) == value
     assert key_id_of(record) == "main"
-    assert len(value) < 4 or value not in record
+    # Shorter ones may be in the counter, or in the salt by chance.
+    assert len(value) < 16 or value not in record
 
 
 def test_the_same_value_never_looks_the_same(vault: Vault) -> None:

@@ -32,5 +32,5 @@ def refuse_sealed(raw: bytes, what: str) -> None:
     if raw[:1] == _MARK:
         raise DecryptFailed(
             f"{what} of {len(raw)} bytes, sealed with key {key_id_of(raw)!r}, does not open: it was altered, "
-            "or put in another record's place; restore it from a backup, or let check set it aside"
+            "or put in another record's place; restore it from a backup, or run check with repair"
         )
