@@ -104,6 +104,26 @@ def test_stop_from_the_program_returns_what_is_unfinished(
     assert again.attempts == 2
 
 
+def test_a_stop_cancels_the_tasks_that_it_does_not_wait_for(ps: Penstock, q: Queue) -> None:
+    q.enqueue(b"")
+    ends: list[str] = []
+
+    async def handle(delivery: Delivery) -> None:
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.01)
+            ends.append("tidied up")
+            raise
+
+    worker = Worker(ps, "q", handle)
+    worker.start()
+    wait_until(lambda: worker.stats.running == 1)
+    worker.stop(timeout_s=0)
+    assert ends == ["tidied up"]
+    assert q.stats().ready == 1
+
+
 def test_leaving_the_context_waits_for_what_is_running(ps: Penstock, q: Queue) -> None:
     q.enqueue_many([NewMessage(b"") for _ in range(3)])
     with Worker(ps, "q", lambda _: threading.Event().wait(0.05), concurrency=3) as worker:
@@ -136,6 +156,30 @@ def test_a_message_that_was_leased_for_no_free_slot_goes_back_unstarted(ps: Pens
     stopping.result()
     assert started == ["q"]
     assert (worker.stats.succeeded, worker.stats.returned, worker.stats.waiting) == (1, 1, 0)
+
+
+def test_a_message_that_is_leased_while_the_worker_stops_goes_back_unstarted(
+    ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = q._backend.lease
+    leasing, go = threading.Event(), threading.Event()
+
+    def late(*args: Any) -> Any:
+        leasing.set()
+        assert go.wait(30)
+        return lease(*args)
+
+    monkeypatch.setattr(q._backend, "lease", late)
+    q.enqueue(b"")
+    worker = Worker(ps, "q", lambda _: None)
+    worker.start()
+    assert leasing.wait(30)
+    stopping = Background(worker.stop)
+    wait_until(lambda: worker.stats.state == "stopping")
+    go.set()
+    stopping.result()
+    assert (worker.stats.started, worker.stats.returned) == (0, 1)
+    assert (q.peek()[0].attempts, q.peek()[0].reason) == (1, STOPPED)
 
 
 def test_a_worker_is_used_once(ps: Penstock, q: Queue) -> None:
