@@ -107,8 +107,10 @@ def test_stop_from_the_program_returns_what_is_unfinished(
 def test_a_stop_cancels_the_tasks_that_it_does_not_wait_for(ps: Penstock, q: Queue) -> None:
     q.enqueue(b"")
     ends: list[str] = []
+    started = threading.Event()
 
     async def handle(delivery: Delivery) -> None:
+        started.set()
         try:
             await asyncio.sleep(600)
         except asyncio.CancelledError:
@@ -118,7 +120,7 @@ def test_a_stop_cancels_the_tasks_that_it_does_not_wait_for(ps: Penstock, q: Que
 
     worker = Worker(ps, "q", handle)
     worker.start()
-    wait_until(lambda: worker.stats.running == 1)
+    assert started.wait(30)
     worker.stop(timeout_s=0)
     assert ends == ["tidied up"]
     assert q.stats().ready == 1
