@@ -106,19 +106,31 @@ def test_work_is_taken_as_it_arrives_without_polling(ps: Penstock, q: Queue, mon
     assert 0 not in calls
 
 
-def test_finished_work_is_acked_together(ps: Penstock, q: Queue, monkeypatch: Any) -> None:
-    q.enqueue_many([NewMessage(b"") for _ in range(500)])
+def test_what_ends_while_the_queue_is_told_of_others_is_told_together(
+    ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q.enqueue_many([NewMessage(b"%d" % number) for number in range(4)])
     sizes: list[int] = []
+    acking, returned = threading.Event(), threading.Barrier(4)
     ack = q._backend.ack
 
-    def counted(queue: str, receipts: Any) -> Any:
+    def slow(queue: str, receipts: Any) -> Any:
         sizes.append(len(receipts))
+        if not acking.is_set():
+            acking.set()
+            returned.wait(30)
+            wait_until(lambda: worker._settler._ended.qsize() == 3)
         return ack(queue, receipts)
 
-    monkeypatch.setattr(q._backend, "ack", counted)
-    Worker(ps, "q", lambda _: None, concurrency=4, batch_size=25).run(until_empty=True)
-    assert sum(sizes) == 500
-    assert len(sizes) <= 20
+    def handle(delivery: Delivery) -> None:
+        if delivery.payload != b"0":
+            acking.wait(30)
+            returned.wait(30)
+
+    monkeypatch.setattr(q._backend, "ack", slow)
+    worker = Worker(ps, "q", handle, concurrency=4)
+    worker.run(until_empty=True)
+    assert sizes == [1, 3]
 
 
 def test_until_empty_tries_failed_messages_again_and_leaves_delayed_ones(ps: Penstock) -> None:

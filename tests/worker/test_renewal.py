@@ -197,3 +197,30 @@ def test_a_renewal_that_fails_is_tried_again_before_the_lease_ends(monkeypatch: 
         wait_until(lambda: extensions(q) == 1)
         gate.set()
         assert run.result().succeeded == 1
+
+
+def test_work_that_is_settled_while_its_lease_is_renewed_is_not_called_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    gate, renewing = threading.Event(), threading.Event()
+    with penstock.open("memory:", clock=clock) as ps:
+        q = ps.create_queue("q", lease_s=30)
+        q.enqueue(b"")
+        extend = q._backend.extend
+
+        def slow(queue: str, receipts: Any, lease_s: float) -> Any:
+            renewing.set()
+            wait_until(lambda: q.stats().acked_total == 1)
+            return extend(queue, receipts, lease_s)
+
+        monkeypatch.setattr(q._backend, "extend", slow)
+        worker = Worker(ps, "q", lambda delivery: gate.wait(30), clock=clock)
+        run = Background(lambda: worker.run(until_empty=True))
+        wait_until(lambda: worker.stats.running == 1)
+        clock.advance(10)
+        assert renewing.wait(30)
+        gate.set()
+        stats = run.result()
+    assert (stats.succeeded, stats.lost) == (1, 0)
+    assert "is lost" not in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 from pathlib import Path
@@ -103,6 +104,28 @@ def test_stop_from_the_program_returns_what_is_unfinished(
     assert again.attempts == 2
 
 
+def test_a_stop_cancels_the_tasks_that_it_does_not_wait_for(ps: Penstock, q: Queue) -> None:
+    q.enqueue(b"")
+    ends: list[str] = []
+    started = threading.Event()
+
+    async def handle(delivery: Delivery) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(600)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.01)
+            ends.append("tidied up")
+            raise
+
+    worker = Worker(ps, "q", handle)
+    worker.start()
+    assert started.wait(30)
+    worker.stop(timeout_s=0)
+    assert ends == ["tidied up"]
+    assert q.stats().ready == 1
+
+
 def test_leaving_the_context_waits_for_what_is_running(ps: Penstock, q: Queue) -> None:
     q.enqueue_many([NewMessage(b"") for _ in range(3)])
     with Worker(ps, "q", lambda _: threading.Event().wait(0.05), concurrency=3) as worker:
@@ -137,6 +160,30 @@ def test_a_message_that_was_leased_for_no_free_slot_goes_back_unstarted(ps: Pens
     assert (worker.stats.succeeded, worker.stats.returned, worker.stats.waiting) == (1, 1, 0)
 
 
+def test_a_message_that_is_leased_while_the_worker_stops_goes_back_unstarted(
+    ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = q._backend.lease
+    leasing, go = threading.Event(), threading.Event()
+
+    def late(*args: Any) -> Any:
+        leasing.set()
+        assert go.wait(30)
+        return lease(*args)
+
+    monkeypatch.setattr(q._backend, "lease", late)
+    q.enqueue(b"")
+    worker = Worker(ps, "q", lambda _: None)
+    worker.start()
+    assert leasing.wait(30)
+    stopping = Background(worker.stop)
+    wait_until(lambda: worker.stats.state == "stopping")
+    go.set()
+    stopping.result()
+    assert (worker.stats.started, worker.stats.returned) == (0, 1)
+    assert (q.peek()[0].attempts, q.peek()[0].reason) == (1, STOPPED)
+
+
 def test_a_worker_is_used_once(ps: Penstock, q: Queue) -> None:
     worker = Worker(ps, "q", lambda _: None)
     worker.run(until_empty=True)
@@ -158,6 +205,64 @@ def test_run_in_another_thread_ends_by_stop(ps: Penstock, q: Queue) -> None:
     wait_until(lambda: worker.stats.succeeded == 1)
     worker.stop()
     assert run.result().state == "stopped"
+
+
+@pytest.mark.parametrize("mode", ["threads", "asyncio"])
+def test_a_handler_may_stop_its_worker(mode: str, ps: Penstock, q: Queue) -> None:
+    q.enqueue_many([NewMessage(b"") for _ in range(5)])
+
+    def stop(delivery: Delivery) -> None:
+        worker.stop()
+
+    async def stop_on_loop(delivery: Delivery) -> None:
+        worker.stop()
+
+    worker = Worker(ps, "q", stop if mode == "threads" else stop_on_loop)
+    stats = worker.run()
+    assert (stats.succeeded, stats.returned, q.stats().ready) == (1, 0, 4)
+
+
+@pytest.mark.parametrize("callback", ["on_start", "on_success", "on_failure", "on_timeout"])
+def test_a_callback_may_stop_its_worker(callback: str, ps: Penstock, q: Queue) -> None:
+    deeds = {"on_failure": order(do="fail"), "on_timeout": order(do="sleep", for_s=0.3)}
+    q.enqueue(deeds.get(callback, order()))
+    called: list[str] = []
+
+    def stop(*_: object) -> None:
+        called.append(callback)
+        worker.stop()
+
+    worker = Worker(ps, "q", obey, time_limit_s=0.1 if callback == "on_timeout" else 30, **{callback: stop})  # type: ignore[arg-type] # one of them
+    assert worker.run().state == "stopped"
+    assert called == [callback]
+
+
+def test_a_worker_that_cannot_start_its_threads_says_so(
+    ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "penstock-worker-1":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    worker = Worker(ps, "q", lambda _: None, concurrency=3)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        worker.start()
+    assert worker.stats.state == "failed"
+
+
+def test_a_handler_that_closes_the_loop_ends_the_worker_with_an_error(ps: Penstock, q: Queue) -> None:
+    q.enqueue_many([NewMessage(b""), NewMessage(b"")])
+
+    async def close(delivery: Delivery) -> None:
+        asyncio.get_running_loop().stop()
+
+    with pytest.raises(RuntimeError, match="closed"):
+        Worker(ps, "q", close, stop_timeout_s=0.2).run()
+    assert q.stats().leased == 0
 
 
 def threads_of_workers() -> list[threading.Thread]:

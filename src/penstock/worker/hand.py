@@ -21,6 +21,15 @@ class Hand:
         self._closed = False
         self._hurried = False
         self._settlements = 0
+        self._threads: set[threading.Thread] = set()
+
+    def adopt(self, thread: threading.Thread) -> threading.Thread:
+        """A thread of this worker's: it must not be made to wait for the worker's end."""
+        self._threads.add(thread)
+        return thread
+
+    def owns(self, thread: threading.Thread) -> bool:
+        return thread in self._threads
 
     # -- slots
 

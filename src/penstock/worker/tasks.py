@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 
 from penstock.worker.hand import Hand
@@ -24,7 +25,9 @@ class TaskRunner:
         self._hand = hand
         self._done = done
         self._tasks: dict[Job, asyncio.Task[None]] = {}
-        self._thread = threading.Thread(target=self._serve, name="penstock-worker-loop", daemon=True)
+        self._thread = hand.adopt(
+            threading.Thread(target=self._serve, name="penstock-worker-loop", daemon=True)
+        )
 
     def start(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -56,7 +59,8 @@ class TaskRunner:
         self._hand.end(job)
 
     def abandon(self, job: Job) -> None:
-        self._loop.call_soon_threadsafe(self._cancel, job)
+        with contextlib.suppress(RuntimeError):  # A handler has closed the loop.
+            self._loop.call_soon_threadsafe(self._cancel, job)
 
     def _cancel(self, job: Job) -> None:
         if (task := self._tasks.get(job)) is not None:
@@ -72,7 +76,8 @@ class TaskRunner:
         return {}
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop_when_quiet)
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._stop_when_quiet)
         self._thread.join(CLOSING_S)
 
     def _stop_when_quiet(self) -> None:

@@ -29,9 +29,10 @@ class ThreadRunner:
             inbox: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
             self._inboxes.append(inbox)
             # A daemon: a handler that never returns must not keep the program from ending.
-            threading.Thread(
+            thread = threading.Thread(
                 target=self._run, args=(inbox,), name=f"penstock-worker-{slot}", daemon=True
-            ).start()
+            )
+            self._hand.adopt(thread).start()
             self._hand.open(slot)
 
     def _run(self, inbox: queue.SimpleQueue[Job | None]) -> None:

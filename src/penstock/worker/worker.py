@@ -129,9 +129,12 @@ class Worker:
     def stop(self, timeout_s: float | None = None) -> None:
         """Lease nothing more, wait for handlers, give back what is left; raise what had ended the worker.
 
-        Handlers have `timeout_s`, or else the worker's `stop_timeout_s`.
+        Handlers have `timeout_s`, or else the worker's `stop_timeout_s`. Called from a handler or a callback,
+        this does not wait.
         """
         stopper = self._begin_stop(timeout_s)
+        if self._hand.owns(threading.current_thread()):
+            return
         if stopper is not None:
             stopper.join()
         if self._failure is not None:
@@ -200,11 +203,15 @@ class Worker:
             if self._state != "new":
                 raise InvalidConfig(f"this worker is {self._state}, and a worker is used once; make another")
             self._state = "running"
-        self._settler.start()
+        self._hand.adopt(self._settler).start()
         self._renewer.start()
         if self._options.time_limit_s is not None:
             self._limiter.start()
-        self._runner.start()
+        try:
+            self._runner.start()
+        except BaseException as error:  # noqa: BLE001 (raised by `stop`; too many threads, say)
+            self._fail(error)
+            self.stop()
         alone = len(self._queues) == 1
         if until_empty:
             self._dispatch(partial(self._dispatcher.drain, self._queues))
@@ -223,7 +230,7 @@ class Worker:
 
         thread = threading.Thread(target=dispatch, name="penstock-worker-dispatcher", daemon=True)
         self._dispatchers.append(thread)
-        thread.start()
+        self._hand.adopt(thread).start()
 
     # -- what happens to jobs
 
@@ -280,6 +287,15 @@ class Worker:
             return self._stopper
 
     def _shut_down(self, wait_s: float) -> None:
+        try:
+            self._wind_up(wait_s)
+        except BaseException as error:  # Whoever waits for the end must hear of it.
+            log.exception("the worker did not end in good order")
+            self._failure = self._failure or error
+        self._state = "stopped" if self._failure is None else "failed"
+        self._news.put(_ENDED)
+
+    def _wind_up(self, wait_s: float) -> None:
         self._runner.tell_stopping()
         self._hand.wait_settled(wait_s)
         for job in self._hand.claim_all():
@@ -296,8 +312,6 @@ class Worker:
         self._limiter.end()
         self._renewer.join()
         self._runner.close()
-        self._state = "stopped" if self._failure is None else "failed"
-        self._news.put(_ENDED)
 
 
 def _deadline_ns(job: Job) -> int:
