@@ -75,7 +75,7 @@ def test_info_shows_engine_place_and_what_it_can(cli: Cli) -> None:
 
 
 def test_health_is_an_exit_code(cli: Cli) -> None:
-    assert cli("health").out == "status   healthy\n"
+    assert cli("health").out == "status  healthy\n"
     assert cli("health", "--json").object == {"status": "healthy", "reasons": {}}
 
     def hold_back(ps: Penstock) -> None:
