@@ -117,13 +117,6 @@ def test_stats_of_a_store_without_queues_says_what_to_do(bare: Cli) -> None:
     assert bare("stats", "--json").raw == b""
 
 
-def test_check_of_a_sound_store(cli: Cli) -> None:
-    cli("enqueue", "emails", "hello")
-    assert "1 queues, 1 messages, 2 events: everything fits" in cli("check").out
-    found = cli("check", "--json").object
-    assert (found["ok"], found["messages"], found["problems"]) == (True, 1, [])
-
-
 def test_config_check_explains_where_each_value_comes_from(
     bare: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:

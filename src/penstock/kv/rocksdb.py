@@ -324,7 +324,8 @@ class RocksStore:
         try:
             self._families.pop(old, None)
             self._database.drop_column_family(name)
-            self._families[self._renewed(name)] = self._database.get_column_family(name)
+            handle = self._renewed(name)  # Before the next line, whose right side is looked up first.
+            self._families[handle] = self._database.get_column_family(name)
         except Exception as error:
             raise self._write_failure(error) from error
 
