@@ -168,7 +168,7 @@ def test_spans(seconds: float | None, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "shown"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**40, "5.0 TiB")]
+    ("count", "shown"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (5 * 2**40, "5 TiB")]
 )
 def test_sizes(count: int, shown: str) -> None:
     assert text.size(count) == shown

@@ -57,6 +57,8 @@ COMMANDS: dict[str, Place] = {
     "journal": Place(_HISTORY, "journal", "Append to and scan journals of your own."),
     "state": Place(_HISTORY, "state", "Small values by key, beside the queues."),
     "check": Place(_TRUST, "check", "Read the whole store and prove every invariant."),
+    "reindex": Place(_TRUST, "check", "Rebuild every index from bodies and journals."),
+    "quarantine": Place(_TRUST, "quarantine", "What repairs took out of the store."),
     "rekey": Place(_TRUST, "rekey", "Encrypt what is stored with the key that is set, or decrypt it."),
     "worker": Place(
         _RUN, "worker", "Run a function on the messages of queues: returning acks, raising fails."

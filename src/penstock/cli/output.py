@@ -67,11 +67,10 @@ class Output:
         if self.as_json:
             self.object(row)
             return
-        shown = [(column, column.show(row)) for column in columns]
-        width = max(len(column.title) for column in columns)
+        shown = [(column, text) for column in columns if (text := column.show(row))]
+        width = max((len(column.title) for column, _ in shown), default=0)
         for column, text in shown:
-            if text:
-                self._record_line(column.title.ljust(width), text, column.style_of(row))
+            self._record_line(column.title.ljust(width), text, column.style_of(row))
 
     def _record_line(self, title: str, text: str, style: str) -> None:
         lines = neutral_block(text).expandtabs().split("\n")

@@ -106,9 +106,9 @@ def size(count_bytes: int | None) -> str:
     amount = float(count_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+            return f"{amount:.1f} {unit}".replace(".0 ", " ")
         amount /= 1024
-    return f"{amount:.1f} TiB"
+    return f"{amount:.1f} TiB".replace(".0 ", " ")
 
 
 def count(number: int) -> str:
