@@ -37,8 +37,13 @@ class Upkeep:
 
     def reasons(self) -> list[str]:
         """What of the upkeep does not go on."""
-        queues = [why for number, why in self._damaged_queues.items() if number in self._engine.by_qid]
-        return [*self._failures.values(), *queues, *self._damaged_worlds.values(), *self._bulk.given_up]
+        queues = [why for number, why in list(self._damaged_queues.items()) if number in self._engine.by_qid]
+        return [
+            *list(self._failures.values()),
+            *queues,
+            *list(self._damaged_worlds.values()),
+            *self._bulk.given_up,
+        ]
 
     def tidy(self, budget: int) -> int:
         """Up to so many slices; how many were done.
