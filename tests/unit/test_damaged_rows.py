@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from penstock import Entry, Event, Kind, NewMessage, Queue, StorageCorrupt
 from penstock.journal import Journal
 from penstock.message import format_id, parse_id
+from penstock.testing.background import Background
 from tests.unit.memory_system import GARBAGE, MemorySystem
 
 
@@ -256,3 +258,22 @@ def test_a_purge_that_meets_a_damaged_row_says_so_and_stops_no_sweep() -> None:
     system.clock.advance(5)
     system.sweep()
     assert other.stats().first_seq == 2
+
+
+def test_nobody_comes_between_a_damaged_message_and_its_being_set_aside() -> None:
+    system = MemorySystem()
+    q = system.create("q")
+    system.damage_body("q", q.enqueue(b"damaged"))
+    free: list[bool] = []
+
+    class Watching(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            free.append(Background(lambda: system.engine.lock.acquire(blocking=False)).result())
+
+    log, watching = logging.getLogger("penstock"), Watching()
+    log.addHandler(watching)
+    try:
+        assert q.lease() == []
+    finally:
+        log.removeHandler(watching)
+    assert free == [False]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock import Entry, NewMessage, Queue
+from penstock import Entry, ManualClock, NewMessage, Queue
 from penstock.backends.embedded.calls import Calls
 from penstock.backends.embedded.engine import Durability
 from penstock.backends.embedded.group_commit import GroupCommit
@@ -153,3 +153,32 @@ def answered(group: GroupCommit) -> object:
         return group.run(lambda: 3)
     except BackendUnavailable:
         return BackendUnavailable
+
+
+def test_a_call_in_the_middle_of_another_of_its_thread_is_refused_and_harms_nothing() -> None:
+    system = MemorySystem()
+    q = system.create("q")
+    q.enqueue_many([NewMessage(b"x")] * 3)
+    engine = system.engine
+    refused = 0
+
+    class Handler(ManualClock):
+        """Asks for numbers whenever it is asked for the time, as a signal handler might."""
+
+        def now_ns(self) -> int:
+            nonlocal refused
+            if engine.open_transaction is not None:
+                try:
+                    q.stats()
+                except BackendUnavailable:
+                    refused += 1
+            return super().now_ns()
+
+    clock, engine.clock = engine.clock, Handler(engine.clock.now_ns())
+    with engine.lock, engine.transaction() as txn:
+        txn.changed = True
+        engine.clock.now_ns()
+        txn.mark(engine.queue("q"))
+    engine.clock = clock
+    assert refused == 1
+    assert (q.stats().ready, system.problems()) == (3, [])

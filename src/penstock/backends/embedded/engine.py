@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 import os
 import random
+import sys
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Literal, TypeVar
 
 from penstock.backends.embedded import keys
@@ -26,7 +27,7 @@ from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import MARK, encode_counters, unmarked
 from penstock.clock import NS_PER_S, Clock
 from penstock.codec.frame import Column, Text, encode_frame, encode_run
-from penstock.errors import QueueNotFound, StorageCorrupt, StorageError
+from penstock.errors import BackendUnavailable, QueueNotFound, StorageCorrupt, StorageError
 from penstock.event import Kind
 from penstock.ids import IdGenerator
 from penstock.kv.base import Store
@@ -168,6 +169,11 @@ class Engine:
         if self._stopped is not None:
             raise StorageError(f"the store has stopped: {self._stopped}; reopen it") from self._stopped
         if self.open_transaction is not None and self.owns_lock():
+            if self.open_transaction.runs_below(sys._getframe()):
+                raise BackendUnavailable(
+                    "called in the middle of another call of this thread, by a signal handler or a finalizer "
+                    "perhaps; call from elsewhere"
+                )
             self.open_transaction.undo()
 
     def stop(self, error: StorageError) -> None:
@@ -301,18 +307,29 @@ class Transaction:
         self.events: list[tuple[QueueState, Kind, int]] = []
         #: A meter, and the times since when something lasted until now.
         self.timings: list[tuple[Meter, Sequence[int]]] = []
+        #: Where it runs, and None once it does not.
+        self._frame: FrameType | None = sys._getframe(1)
         engine.open_transaction = self
         return self
+
+    def runs_below(self, frame: FrameType | None) -> bool:
+        """Whether it is still under way there, and not one that an interrupt has left behind."""
+        while frame is not None and frame is not self._frame:
+            frame = frame.f_back
+        return frame is not None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None and self.changed:
-            self._commit()
-        elif kind is not None and (self.changed or not issubclass(kind, Exception)):
-            self.undo()  # An interrupt may have come in the middle of anything.
-        else:
-            self.engine.open_transaction = None
+        try:
+            if kind is None and self.changed:
+                self._commit()
+            elif kind is not None and (self.changed or not issubclass(kind, Exception)):
+                self.undo()  # An interrupt may have come in the middle of anything.
+            else:
+                self.engine.open_transaction = None
+        finally:
+            self._frame = None  # It knows this transaction: both would stay until the next collection.
 
     def _commit(self) -> None:
         engine = self.engine

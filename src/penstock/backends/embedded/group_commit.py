@@ -157,6 +157,8 @@ class GroupCommit:
         with self._mutex:
             while self._waiting and self._waiting[0].abandoned:
                 self._waiting.popleft()
+            # Nothing of the group is needed any more, its payloads least of all.
+            self._group, self._failure = [], None
             self._led, ticket.leads = bool(self._waiting), False
             if self._waiting:
                 self._waiting[0].leads = True

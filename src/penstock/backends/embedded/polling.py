@@ -60,16 +60,16 @@ class Polling:
         apply_due(engine, Due.TTL)
         while True:
             release_for(engine, queue, max_messages)
-            try:
-                with engine.lock:
+            with engine.lock:  # Kept until they are set aside: someone else would take them too.
+                try:
                     deliveries = self._hand_out(queue, max_messages, lease_s, consumer)
-            except leases.DamagedBodies as damaged:
-                if not damaged.rows:
-                    raise
-                log.error("%s: moved to quarantine", damaged)
-                with engine.lock, engine.transaction() as txn:
-                    leases.set_aside(txn, engine.queue(queue), damaged.rows)
-                continue
+                except leases.DamagedBodies as damaged:
+                    if not damaged.rows:
+                        raise
+                    log.error("%s: moved to quarantine", damaged)
+                    with engine.transaction() as txn:
+                        leases.set_aside(txn, engine.queue(queue), damaged.rows)
+                    continue
             if deliveries is not None:
                 return deliveries
 

@@ -39,9 +39,15 @@ class Upkeep:
 
     def reasons(self) -> list[str]:
         """What of the upkeep does not go on."""
-        queues = [why for number, why in self._damaged_queues.items() if number in self._engine.by_qid]
+        # Copies: the housekeeper may be adding to them.
+        damaged, failures, worlds = (
+            dict(self._damaged_queues),
+            dict(self._failures),
+            dict(self._damaged_worlds),
+        )
+        queues = [why for number, why in damaged.items() if number in self._engine.by_qid]
         jobs = [*self._bulk.given_up, *self._rekey.given_up]
-        return [*self._failures.values(), *queues, *self._damaged_worlds.values(), *jobs]
+        return [*failures.values(), *queues, *worlds.values(), *jobs]
 
     def tidy(self, budget: int) -> int:
         """Up to so many slices; how many were done.
