@@ -23,9 +23,9 @@ def main(store: str, log_path: str) -> None:
     q = system.queue("q")
     for number in itertools.count():
         payload = b"%d" % number
-        (result,) = q.enqueue_many([NewMessage(payload, headers={"n": str(number)}, dedup_id=str(number))])
-        if not result.duplicate:
-            os.write(log, f"enqueued {result.id} {number}\n".encode())
+        dedup_id = f"{log_path} {number}"  # Once a round: more comes in than is worked off.
+        (result,) = q.enqueue_many([NewMessage(payload, headers={"n": str(number)}, dedup_id=dedup_id)])
+        os.write(log, f"enqueued {result.id} {number}\n".encode())
         if number % 3 == 0:
             (delivery,) = q.lease(1)
             os.write(log, f"acking {delivery.id} {delivery.payload.decode()}\n".encode())

@@ -112,7 +112,7 @@ class Rekeying:
             self.target = self.rng.choice(TARGETS)
 
 
-@pytest.mark.parametrize(("seed", "rounds"), campaigns(short=(1, 6), soak=(4, 60)))
+@pytest.mark.parametrize(("seed", "rounds"), campaigns(short=(1, 6), soak=(4, 30)))
 def test_a_rekeying_that_is_killed_again_and_again_loses_nothing_and_comes_to_its_end(
     seed: int, rounds: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
