@@ -7,6 +7,8 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from penstock.cli.text import neutral
+
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
@@ -43,6 +45,7 @@ class Bar:
     def __call__(self, what: str, done: int, total: int) -> None:
         if not self._shown or time.monotonic() - self._began < DELAY_S:
             return
+        what = neutral(what)  # It may name a queue.
         if self._progress is None:
             self._progress = _progress(counts=self._counts)
             self._progress.start()
