@@ -8,6 +8,7 @@ import select
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import time
 from fcntl import ioctl
@@ -22,11 +23,18 @@ DEADLINE_S = 60
 class Terminal:
     """A running command whose three streams are a terminal of 120 columns."""
 
-    def __init__(self, folder: Path, *arguments: str, stdin: int | None = None, columns: int = 120) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *arguments: str,
+        stdin: int | None = None,
+        columns: int = 120,
+        program: list[str] | None = None,
+    ) -> None:
         self._master, slave = pty.openpty()
         ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         self.process = subprocess.Popen(
-            command(*arguments),
+            command(*arguments) if program is None else [sys.executable, *program],
             stdin=slave if stdin is None else stdin,
             stdout=slave,
             stderr=slave,

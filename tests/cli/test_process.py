@@ -268,6 +268,26 @@ def test_a_bar_is_not_shown_without_a_terminal(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err == ""
 
 
+def test_a_call_that_nobody_hears_from_shows_that_it_is_alive(cli: Cli) -> None:
+    code = (
+        "import sys, threading; from penstock.cli.progress import waiting\n"
+        "with waiting('purging'): threading.Event().wait(1.5)\n"
+        "with waiting('quick'): pass\n"
+    )
+    with Terminal(cli.folder, program=["-c", code]) as terminal:
+        assert terminal.end() == 0
+    assert "purging" in terminal.shown
+    assert "quick" not in terminal.shown
+
+
+def test_typing_a_payload_is_announced(cli: Cli) -> None:
+    with Terminal(cli.folder, "enqueue", "emails", "--lines") as terminal:
+        terminal.until("reading from the terminal; Ctrl-D ends it")
+        terminal.type("hello\n\x04")
+        terminal.until("1 accepted")
+        assert terminal.end() == 0
+
+
 # -- completion
 
 

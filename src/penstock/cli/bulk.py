@@ -12,7 +12,7 @@ from penstock.cli.consume import given
 from penstock.cli.exits import Exit, wording
 from penstock.cli.options import QueueName, StateName, Yes, confirmed, queue_names
 from penstock.cli.output import Column
-from penstock.cli.progress import Bar
+from penstock.cli.progress import Bar, waiting
 from penstock.cli.session import Session
 
 app = typer.Typer()
@@ -77,7 +77,7 @@ def move(
     if not wanted:
         session.out.note("no ids were given")
         return Exit.NOTHING
-    with session.open() as ps:
+    with session.open() as ps, waiting(f"moving to {target!r}"):
         outcomes = ps.queue(queue).move(wanted, target)
     session.out.rows(
         (
@@ -106,7 +106,8 @@ def purge(
         count = numbers.delayed + numbers.ready if state is None else getattr(numbers, state.value)
         what = "waiting" if state is None else state.value
         confirmed(f"Remove {count:,} {what} messages of queue {queue!r} for good?", yes)
-        removed = q.purge(None if state is None else state.value)
+        with waiting(f"purging {queue!r}"):
+            removed = q.purge(None if state is None else state.value)
     return _counted(session, "purged", queue, removed)
 
 

@@ -82,8 +82,9 @@ def _state_style(row: Row) -> str:
     return _STATES.get(row.get("state", ""), "")
 
 
-def _alarm(name: str) -> Callable[[Row], str]:
-    return lambda row: "bold red" if row[name] else "dim"
+def _lit(name: str, style: str) -> Callable[[Row], str]:
+    """The style, unless the number is nothing: what is there stands out."""
+    return lambda row: style if row[name] else "dim"
 
 
 def event_detail(row: Row) -> str:
@@ -201,10 +202,10 @@ QUEUES = (
 
 STATS = (
     Column("queue", field("queue"), style="bold", flexible=True),
-    Column("ready", number("ready"), right=True, style="green"),
-    Column("delayed", number("delayed"), right=True, style="cyan"),
-    Column("leased", number("leased"), right=True, style="yellow"),
-    Column("dead", number("dead"), right=True, style=_alarm("dead")),
+    Column("ready", number("ready"), right=True, style=_lit("ready", "green")),
+    Column("delayed", number("delayed"), right=True, style=_lit("delayed", "cyan")),
+    Column("leased", number("leased"), right=True, style=_lit("leased", "yellow")),
+    Column("dead", number("dead"), right=True, style=_lit("dead", "bold red")),
     Column("done", number("done"), right=True, style="dim"),
     Column("oldest", lambda row: span(row["oldest_ready_age_s"]), right=True),
     Column("in/s", lambda row: rate(row["enqueue_rate_per_s"]), right=True),
@@ -216,10 +217,10 @@ STATS = (
 
 STATS_OF_ONE = (
     Column("queue", field("queue"), style="bold"),
-    Column("ready", number("ready"), style="green"),
-    Column("delayed", number("delayed"), style="cyan"),
-    Column("leased", number("leased"), style="yellow"),
-    Column("dead", number("dead"), style=_alarm("dead")),
+    Column("ready", number("ready"), style=_lit("ready", "green")),
+    Column("delayed", number("delayed"), style=_lit("delayed", "cyan")),
+    Column("leased", number("leased"), style=_lit("leased", "yellow")),
+    Column("dead", number("dead"), style=_lit("dead", "bold red")),
     Column("done", number("done")),
     Column("oldest ready", lambda row: span(row["oldest_ready_age_s"])),
     Column("enqueued", lambda row: f"{row['enqueued_total']:,}  ({row['enqueue_rate_per_s']:,.1f}/s)"),

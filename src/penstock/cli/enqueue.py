@@ -124,9 +124,14 @@ def _defaults(fields: dict[str, Any]) -> NewMessage:
 
 
 def _one_payload(session: Session, argument: str) -> bytes:
-    if argument == "-" and sys.stdin.isatty():
-        session.out.note("reading the payload from the terminal; Ctrl-D ends it")
+    if argument == "-":
+        _say_if_typed(session)
     return argument_bytes(argument)
+
+
+def _say_if_typed(session: Session) -> None:
+    if sys.stdin.isatty():
+        session.out.note("reading from the terminal; Ctrl-D ends it")
 
 
 def _one(session: Session, queue: str, message: NewMessage) -> Exit:
@@ -234,6 +239,8 @@ def _many(
         sources = [Source(name) for name in names]
         for source in sources:
             closing.callback(source.close)
+        if "-" in names:
+            _say_if_typed(session)
         reject = _reject_to(session, rejects, closing)
         ps = closing.enter_context(session.open())
         intake = Intake(session, ps.queue(queue), reject, ids)

@@ -18,6 +18,7 @@ from penstock.cli.exits import Exit
 from penstock.cli.feed import EntryLine, argument_bytes, unreadable
 from penstock.cli.options import Every, Follow, Since, Until
 from penstock.cli.output import Column, StreamedTable
+from penstock.cli.progress import Bar
 from penstock.cli.rows import row
 from penstock.cli.session import Session
 from penstock.cli.text import size
@@ -91,12 +92,13 @@ def append(
     else:
         entries = _entries()
     written = 0
-    with session.open() as ps:
+    with session.open() as ps, Bar() as bar:
         journal = ps.journal(world)
         while batch := [entry for _, entry in zip(range(_BATCH), entries, strict=False)]:
             for entry_id in journal.append(batch):
                 written += 1
                 session.out.object({"id": entry_id}) if session.out.as_json else session.out.say(entry_id)
+            bar("append", written, 0)
     if not written:
         session.out.note("nothing was read, nothing appended")
     return Exit.DONE if written else Exit.NOTHING

@@ -6,6 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -172,4 +173,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         # A name that the terminal's encoding lacks is shown by its number: no failure.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    app(arguments, prog_name="penstock")
+    try:
+        app(arguments, prog_name="penstock")
+    except SystemExit as end:
+        if end.code == Exit.INTERRUPTED:
+            # What was interrupted may have left a store half open in native code: nobody takes it apart.
+            with suppress(OSError):
+                sys.stdout.flush()
+            os._exit(Exit.INTERRUPTED)
+        raise

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
+
+from penstock.cli.text import neutral
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
@@ -43,12 +48,33 @@ class Bar:
     def __call__(self, what: str, done: int, total: int) -> None:
         if not self._shown or time.monotonic() - self._began < DELAY_S:
             return
+        what = neutral(what)  # It may name a queue.
         if self._progress is None:
             self._progress = _progress(counts=self._counts)
             self._progress.start()
         if self._task is None:
             self._task = self._progress.add_task(what, total=total or None)
         self._progress.update(self._task, description=what, completed=done, total=total or None)
+
+
+@contextmanager
+def waiting(what: str) -> Iterator[None]:
+    """For one call that nobody hears from until it is done: a sign of life after a second."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    status = Console(stderr=True, markup=False, emoji=False).status(neutral(what))
+    begin = threading.Timer(DELAY_S, status.start)
+    begin.daemon = True
+    begin.start()
+    try:
+        yield
+    finally:
+        begin.cancel()
+        begin.join()
+        status.stop()
 
 
 def _progress(*, counts: bool) -> Progress:

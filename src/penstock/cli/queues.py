@@ -12,6 +12,7 @@ from penstock.cli.columns import QUEUES
 from penstock.cli.command import Group, command
 from penstock.cli.exits import Exit
 from penstock.cli.options import QueueName, Yes, confirmed, queue_names
+from penstock.cli.progress import waiting
 from penstock.cli.rows import row
 from penstock.cli.session import Session
 
@@ -166,7 +167,8 @@ def delete(session: Session, queue: QueueName, yes: Yes = False) -> None:
         stats = ps.queue(queue).stats()
         held = stats.delayed + stats.ready + stats.leased + stats.done + stats.dead
         confirmed(f"Delete queue {queue!r} with {held:,} messages and its journal?", yes)
-        ps.delete_queue(queue)
+        with waiting(f"deleting {queue!r}"):
+            ps.delete_queue(queue)
     if session.out.as_json:
         session.out.object({"queue": queue, "deleted": True, "messages": held})
     session.out.say(f"queue {queue!r} deleted, with {held:,} messages")

@@ -24,6 +24,8 @@ def set_(
     """Limit how often messages with a throttle key are delivered."""
     with session.open() as ps:
         ps.throttles.set(key, rate_per_s, burst)
+    if session.out.as_json:
+        session.out.object({"key": key, "rate_per_s": rate_per_s, "burst": burst})
     session.out.say(f"throttle {key!r} set")
 
 
@@ -39,4 +41,6 @@ def delete(session: Session, key: Key) -> None:
     """Remove a limit."""
     with session.open() as ps:
         ps.throttles.delete(key)
+    if session.out.as_json:
+        session.out.object({"key": key, "deleted": True})
     session.out.say(f"throttle {key!r} deleted")
