@@ -80,7 +80,7 @@ def test_a_worker_that_is_killed_loses_nothing(mode: str, tmp_path: Path, log: P
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("mode", ["threads", "processes", "asyncio"])
 def test_workers_that_are_killed_again_and_again_lose_nothing(
     mode: str, seed: int, tmp_path: Path, log: Path
@@ -127,7 +127,7 @@ def test_workers_that_share_a_folder_lose_nothing_when_one_is_killed(
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("mode", ["threads", "processes"])
 def test_workers_that_share_a_folder_lose_nothing_when_they_are_killed_in_turns(
     mode: str, seed: int, tmp_path: Path, log: Path
@@ -161,7 +161,7 @@ def test_worker_processes_that_are_killed_under_load_lose_nothing(tmp_path: Path
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 def test_worker_processes_that_are_killed_again_and_again_lose_nothing(
     seed: int, tmp_path: Path, log: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,20 @@ def test_an_idle_process_that_dies_is_replaced_and_no_message_pays_for_it(ps: Pe
             kill(pid_of(worker))
             wait_until(lambda turn=turn: worker.stats.replaced == turn + 1)  # type: ignore[misc] # its own turn
     assert (worker.stats.succeeded, worker.stats.failed) == (3, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_a_handler_process_is_left_to_its_parent(
+    number: signal.Signals, ps: Penstock, q: Queue, log: Path, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    q.enqueue(order(do="wait", file=gate, log=log))
+    with Worker(ps, "q", obey, mode="processes") as worker:
+        wait_until(lambda: len(notes(log)) == 1)
+        os.kill(pid_of(worker), number)
+        gate.touch()
+        wait_until(lambda: worker.stats.succeeded + worker.stats.failed == 1)
+    assert (worker.stats.succeeded, worker.stats.replaced) == (1, 0)
 
 
 def test_a_handler_that_cannot_be_imported_is_an_error_with_its_reason(ps: Penstock, q: Queue) -> None:

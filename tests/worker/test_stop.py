@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import Delivery, InvalidConfig, NewMessage, Penstock, Queue, Worker
+from penstock import Delivery, InvalidConfig, NewMessage, Penstock, PenstockError, Queue, Worker
 from penstock.testing.background import Background, wait_until
 from penstock.worker.worker import STOPPED
 from tests.worker.conftest import MODES, in_mode
@@ -254,14 +254,14 @@ def test_a_worker_that_cannot_start_its_threads_says_so(
     assert worker.stats.state == "failed"
 
 
-def test_a_handler_that_closes_the_loop_ends_the_worker_with_an_error(ps: Penstock, q: Queue) -> None:
+def test_a_handler_that_stops_the_loop_ends_the_worker_with_an_error(ps: Penstock, q: Queue) -> None:
     q.enqueue_many([NewMessage(b""), NewMessage(b"")])
 
-    async def close(delivery: Delivery) -> None:
+    async def stop(delivery: Delivery) -> None:
         asyncio.get_running_loop().stop()
 
-    with pytest.raises(RuntimeError, match="closed"):
-        Worker(ps, "q", close, stop_timeout_s=0.2).run()
+    with pytest.raises(PenstockError, match="stopped the worker's event loop"):
+        Worker(ps, "q", stop, stop_timeout_s=0.2).run()
     assert q.stats().leased == 0
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Callable
 
+from penstock.errors import PenstockError
 from penstock.worker.hand import Hand
 from penstock.worker.job import Job, running_in
 from penstock.worker.options import Options
@@ -19,11 +21,20 @@ CLOSING_S = 2.0
 class TaskRunner:
     """A task past its time limit is cancelled; one that refuses keeps its slot until it returns."""
 
-    def __init__(self, options: Options, handler: AsyncHandler, hand: Hand, done: Done) -> None:
+    def __init__(
+        self,
+        options: Options,
+        handler: AsyncHandler,
+        hand: Hand,
+        done: Done,
+        fail: Callable[[BaseException], None],
+    ) -> None:
         self._options = options
         self._handler = handler
         self._hand = hand
         self._done = done
+        self._fail = fail
+        self._closing = False
         self._tasks: dict[Job, asyncio.Task[None]] = {}
         self._thread = hand.adopt(
             threading.Thread(target=self._serve, name="penstock-worker-loop", daemon=True)
@@ -38,6 +49,10 @@ class TaskRunner:
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+        if not self._closing:
+            self._fail(
+                PenstockError("a handler has stopped the worker's event loop, and nothing can run on it")
+            )
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 
@@ -59,7 +74,7 @@ class TaskRunner:
         self._hand.end(job)
 
     def abandon(self, job: Job) -> None:
-        with contextlib.suppress(RuntimeError):  # A handler has closed the loop.
+        with contextlib.suppress(RuntimeError):  # A handler has stopped the loop.
             self._loop.call_soon_threadsafe(self._cancel, job)
 
     def _cancel(self, job: Job) -> None:
@@ -76,6 +91,7 @@ class TaskRunner:
         return {}
 
     def close(self) -> None:
+        self._closing = True
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._stop_when_quiet)
         self._thread.join(CLOSING_S)

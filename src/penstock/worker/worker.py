@@ -193,7 +193,7 @@ class Worker:
         if options.mode == "asyncio":
             from penstock.worker.tasks import TaskRunner
 
-            return TaskRunner(options, options.handler, self._hand, self._done)
+            return TaskRunner(options, options.handler, self._hand, self._done, self._fail)
         from penstock.worker.threads import ThreadRunner
 
         return ThreadRunner(options, options.handler, self._hand, self._done)
