@@ -40,6 +40,8 @@ class Answer(msgspec.Struct, kw_only=True):
     is_storage_error: bool = False
     messages: int = 0
     problems: list[str] = []
+    #: What a repair left.
+    left: list[str] = []
     #: What the filler was told before the disk was full: ids stored, and ids acked.
     stored: list[str] = []
     acked: list[str] = []
@@ -62,6 +64,10 @@ def _look(steps: _Steps, path: str) -> None:
     answer.step = "check"
     report = system.check()
     answer.messages, answer.problems = report.messages, [problem.what for problem in report.problems]
+    if report.problems:
+        answer.step = "repair"
+        system.check(repair=True)
+        answer.left = [problem.what for problem in system.check().problems]
     answer.step = "use"
     for settings in system.queues():
         queue = system.queue(settings.name)

@@ -18,7 +18,7 @@ from penstock.clock import Clock
 from penstock.config import StorageSettings
 from penstock.errors import StoreLocked
 from penstock.keyring import KeyProvider
-from penstock.kv.rocksdb import prepare_folder
+from penstock.kv.folder import prepare_folder
 
 log = logging.getLogger("penstock")
 

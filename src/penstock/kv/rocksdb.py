@@ -17,27 +17,28 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from penstock.errors import BackendNotInstalled, StorageCorrupt, StorageError, StorageFull, StoreLocked
+from penstock.errors import BackendNotInstalled, StorageCorrupt, StorageError
 from penstock.kv.base import Row
 from penstock.kv.damage import (
     Hole,
-    broken_tables,
     keep_tables,
     named_tables,
     pending_table,
     readable_rows,
-    set_aside,
     write_table,
 )
-from penstock.kv.tuning import CACHE_CAPACITY_BYTES, PROFILES, Mode, database_options, family_options
-from penstock.kv.wal import SET_ASIDE, mend_logs
+from penstock.kv.failures import translated
+from penstock.kv.folder import prepare_folder
+from penstock.kv.opened import Opening
+from penstock.kv.pinned import RocksSnapshot
+from penstock.kv.tuning import CACHE_CAPACITY_BYTES, PROFILES, Mode
+from penstock.kv.wal import mend_logs
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -56,95 +57,6 @@ def _driver() -> ModuleType:
     return rocksdict
 
 
-def translated(error: Exception, path: str) -> Exception:
-    """The error to raise for one of the driver's, which are all `Exception` and differ by text only."""
-    text = str(error)
-    if type(error) is not Exception and not isinstance(error, OSError):
-        return error  # not a storage failure: a wrong argument, say
-    if "lock hold by current process" in text:
-        return StoreLocked(f"this process has {path} open already: use that one, or close it first ({text})")
-    if "/LOCK" in text:
-        return StoreLocked(f"another process owns the store in {path}: stop it first ({text})")
-    if "No space left" in text or "File too large" in text or "Disk quota exceeded" in text:
-        return StorageFull(f"no room to write in {path}: free some space, then open the store again ({text})")
-    if text.startswith("Corruption") or "checksum" in text:
-        return StorageCorrupt(f"the store in {path} is damaged: restore a backup of it ({text})")
-    return StorageError(f"the store in {path} failed: {text}")
-
-
-def _holds_store(path: str) -> bool:
-    return os.path.exists(os.path.join(path, "CURRENT"))
-
-
-def _tables(path: str) -> str:
-    """The name of a file that only a store has, if the folder has one."""
-    try:
-        names = sorted(os.listdir(path))
-    except OSError:
-        return ""
-    return next((name for name in names if name.endswith((".sst", ".blob"))), "")
-
-
-_OWN_FILES = re.compile(
-    r"(\d{6}\.log|LOCK|LOG(\.old\.\d+)?|IDENTITY|(MANIFEST|OPTIONS)-\d{6}|.*\.dbtmp|rocksdict-config\.json|PENSTOCK|OWNER|penstock\.sock.*|lost)"
-)
-
-
-def _foreign(path: str) -> str:
-    """The name of a file that no half-made store has, if the folder has one."""
-    try:
-        return next((name for name in sorted(os.listdir(path)) if not _OWN_FILES.fullmatch(name)), "")
-    except OSError:
-        return ""  # Not there yet, or no folder at all: creating it tells.
-
-
-def prepare_folder(path: str, *, read_only: bool) -> None:
-    if read_only and not _holds_store(path):
-        raise StorageError(f"{path} holds no store to read; check the path")
-    if not _holds_store(path) and (left := _tables(path)):
-        # RocksDB would make a new store here and delete the old one's tables as left-overs.
-        raise StorageCorrupt(f"{path} has {left} but no CURRENT: part of a store; restore all of its files")
-    if read_only:
-        return
-    if not _holds_store(path) and (other := _foreign(path)):
-        raise StorageError(f"{path} holds no store, but {other!r} and perhaps more: choose an empty folder")
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot create {path}: {error.strerror}; choose another path") from error
-    if not os.access(path, os.W_OK | os.X_OK):
-        raise StorageError(f"{path} is not writable; change its permissions or choose another path")
-
-
-def _open_without(
-    folder: str, open_database: Callable[[], Rdict], rebuild: Callable[[], None]
-) -> tuple[Rdict, dict[str, str]]:
-    """The database, without the tables that cannot be opened: those are set aside, each with why."""
-    lost: dict[str, str] = {}
-    while True:
-        database = None
-        try:
-            database = open_database()
-            broken = broken_tables(folder, database.live_files())
-            if broken:
-                # A compaction that began with the opening deletes tables: those are not live any more.
-                live = {one["name"].lstrip("/") for one in database.live_files()}
-                broken = [name for name in broken if name in live]
-        except Exception as error:
-            broken = [name for name in named_tables(str(error)) if name not in lost]
-            if not broken:
-                raise
-        if not broken:
-            assert database is not None
-            return database, lost
-        if database is not None:
-            database.close()
-            del database
-        set_aside(folder, broken)
-        rebuild()
-        lost |= {name: f"{name} could not be opened and was set aside in {SET_ASIDE}" for name in broken}
-
-
 class RocksStore:
     """`kv.base.Store` on a RocksDB folder; a space is a column family, a batch the driver's own object."""
 
@@ -161,6 +73,7 @@ class RocksStore:
         self._broken = False
         #: Tables in which something could not be read, and what.
         self._damaged: dict[str, str] = {}
+        self._known_failures = 0
         self._compacting = Lock()
         self._snapshots: WeakSet[RocksSnapshot] = WeakSet()
         self._driver = _driver()
@@ -187,34 +100,17 @@ class RocksStore:
         Spaces of the folder that `spaces` does not name are opened too: RocksDB insists, and nothing is lost.
         `tombstone_spaces` (None: all) are those whose consumed heads are compacted away early.
         """
-        driver, folder, profile = _driver(), os.fspath(path), PROFILES[mode]
+        driver, folder = _driver(), os.fspath(path)
         prepare_folder(folder, read_only=read_only)
         if not read_only:
             mend_logs(folder)
         cache = driver.Cache(cache_capacity_bytes)
-        options = database_options(driver, profile, cache)
-
-        def make_options(name: str) -> Options:
-            collect = tombstone_spaces is None or name in tombstone_spaces
-            made: Options = family_options(driver, profile, cache, collect_tombstones=collect)
-            return made
-
-        def open_database() -> Rdict:
-            existing = driver.Rdict.list_cf(folder, options) if _holds_store(folder) else []
-            families = {
-                name: make_options(name) for name in (existing if read_only else {*existing, *spaces})
-            }
-            access = driver.AccessType.read_only(False) if read_only else driver.AccessType.read_write()
-            database: Rdict = driver.Rdict(folder, options, families, access)
-            return database
-
+        opening = Opening(driver, folder, PROFILES[mode], cache, tombstone_spaces)
         try:
             if read_only:
-                return cls(folder, open_database(), spaces, make_options)
-            database, lost = _open_without(
-                folder, open_database, lambda: driver.Rdict.repair(folder, options)
-            )
-            store = cls(folder, database, spaces, make_options)
+                return cls(folder, opening.read_only(), spaces)
+            database, lost = opening.writable(spaces)
+            store = cls(folder, database, spaces, opening.family)
             store._damaged.update(lost)
             for name in spaces:
                 if (pending := pending_table(folder, name)).exists():
@@ -409,6 +305,7 @@ class RocksStore:
             self._replace(name, pending)
         except Exception as error:
             raise self._write_failure(error) from error
+        self._known_failures = self._database.property_int_value("rocksdb.background-errors") or 0
         self._damaged.clear()
 
     def _replace(self, name: str, pending: Path) -> None:
@@ -478,7 +375,9 @@ class RocksStore:
     def damage(self) -> list[str]:
         """Also what a compaction met: of that, the driver has but a number."""
         self._check_open()
-        if not self._damaged and self._database.property_int_value("rocksdb.background-errors"):
+        failures = self._database.property_int_value("rocksdb.background-errors") or 0
+        if failures > self._known_failures:
+            self._known_failures = failures
             self._note_damage("a compaction failed: see the file LOG")
         return list(self._damaged.values())
 
@@ -486,81 +385,3 @@ class RocksStore:
         failure = self._failure(error)
         self._broken = self._broken or isinstance(failure, StorageError)
         return failure
-
-
-class RocksSnapshot:
-    """Iterators, one per space, which RocksDB pins to the moment of their making.
-
-    Readers share them: each takes the lock, seeks, and copies a chunk of rows.
-    """
-
-    def __init__(self, cursors: dict[Any, RdictIter], path: str) -> None:
-        self._cursors = cursors
-        self._path = path
-        self._lock = Lock()
-
-    def get(self, key: bytes, space: Any) -> bytes | None:
-        rows, failure = self._chunk(space, key, None, reverse=False, limit=1)
-        if failure is not None:
-            raise failure
-        return rows[0][1] if rows and rows[0][0] == key else None
-
-    def get_many(self, keys: Sequence[bytes], space: Any) -> list[bytes | None]:
-        return [self.get(key, space) for key in keys]
-
-    def scan(
-        self,
-        space: Any,
-        lower: bytes,
-        upper: bytes | None,
-        *,
-        reverse: bool = False,
-        limit: int | None = None,
-    ) -> Iterator[Row]:
-        remaining = limit
-        while remaining is None or remaining > 0:
-            size = _SNAPSHOT_CHUNK_ROWS if remaining is None else min(remaining, _SNAPSHOT_CHUNK_ROWS)
-            rows, failure = self._chunk(space, lower, upper, reverse=reverse, limit=size)
-            yield from rows
-            if failure is not None:  # Not before what was read up to there.
-                raise failure
-            if len(rows) < size:
-                return
-            remaining = None if remaining is None else remaining - size
-            if reverse:
-                upper = rows[-1][0]
-            else:
-                lower = rows[-1][0] + b"\0"
-
-    def _chunk(
-        self, space: Any, lower: bytes, upper: bytes | None, *, reverse: bool, limit: int
-    ) -> tuple[list[Row], Exception | None]:
-        """Up to so many rows, and why there are no more if that is a failure."""
-        rows: list[Row] = []
-        with self._lock:
-            cursor = self._cursors.get(space)
-            if cursor is None:
-                raise StorageError(f"not a space of the store in {self._path}, or its snapshot was released")
-            advance = cursor.prev if reverse else cursor.next
-            if not reverse:
-                cursor.seek(lower)
-            elif upper is None:
-                cursor.seek_to_last()
-            else:
-                cursor.seek_for_prev(upper)
-                if cursor.key() == upper:
-                    cursor.prev()
-            while len(rows) < limit and (key := cursor.key()) is not None:
-                if key < lower or (upper is not None and key >= upper):
-                    return rows, None
-                rows.append((key, cursor.value()))
-                advance()
-            try:
-                cursor.status()
-            except Exception as error:  # noqa: BLE001 (raised by the caller)
-                return rows, translated(error, self._path)
-        return rows, None
-
-    def release(self) -> None:
-        with self._lock:
-            self._cursors = {}

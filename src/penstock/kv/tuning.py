@@ -68,13 +68,14 @@ def family_options(driver: ModuleType, profile: Profile, cache: Any, *, collect_
     return options
 
 
-def database_options(driver: ModuleType, profile: Profile, cache: Any) -> Any:
+def database_options(driver: ModuleType, profile: Profile, cache: Any, *, paranoid: bool = False) -> Any:
+    """The database's own. `paranoid` is for replaying a log: without, RocksDB would skip what is damaged."""
     options = family_options(driver, profile, cache, collect_tombstones=False)
     options.create_if_missing(True)
     options.create_missing_column_families(True)
-    # With them, one damaged block that a compaction meets stops all writing. What they would refuse at
-    # opening is looked for by name, and after a failed write the store itself refuses the next.
-    options.set_paranoid_checks(False)
+    # With it, one damaged block that a compaction meets stops all writing. What it would refuse at opening
+    # is looked for by name, and after a failed write the store itself refuses the next.
+    options.set_paranoid_checks(paranoid)
     options.set_max_total_wal_size(profile.wal_bytes)
     # After a power cut the log may end in garbage; what precedes it is a prefix without holes, and is kept.
     options.set_wal_recovery_mode(driver.DBRecoveryMode.point_in_time())

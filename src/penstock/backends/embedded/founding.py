@@ -52,6 +52,27 @@ def found(
     return kv
 
 
+#: Rows that an opening reads, besides those of the queues.
+_READ_FIRST = (Meta.FORMAT, Meta.NEXT_NUMBER, Meta.OPENINGS, Meta.KEYS, Meta.SECRET, Meta.REKEY, Meta.REINDEX)
+
+
+def make_readable(kv: Store) -> None:
+    """If what an opening reads cannot be read, write that space anew from what can: queues go on without."""
+    meta = kv.space("meta")
+    first = [keys.meta(kind) for kind in _READ_FIRST]
+    try:
+        kv.get_many(first, meta)
+        for _ in kv.scan(meta, keys.meta(Meta.QUEUE), keys.meta(Meta.QUEUE + 1)):
+            pass
+        return
+    except StorageCorrupt as error:
+        log.error("rows that say what the store holds cannot be read: %s", error)
+    del meta  # A handle: what it stands for is about to be replaced.
+    kv.salvage(
+        "meta", lambda start, end: [key for key in first if start <= key and (end is None or key < end)]
+    )
+
+
 def _has_rows(kv: Store, where: str) -> bool:
     """Whether a store without a format row is not new, but has lost it; a repair then finds its queues."""
     for name in ("journal", "messages"):

@@ -9,7 +9,7 @@ import traceback
 from pathlib import Path
 
 from penstock.backends.embedded.backend import EmbeddedBackend
-from penstock.backends.embedded.founding import FORMAT_VERSION
+from penstock.backends.embedded.founding import FORMAT_VERSION, make_readable
 from penstock.backends.embedded.keys import SPACES
 from penstock.clock import Clock
 from penstock.config import StorageSettings
@@ -38,6 +38,7 @@ def open_rocksdb(
         cache_capacity_bytes=settings.rocksdb.cache_capacity,
         mode=settings.rocksdb.mode,
     )
+    make_readable(kv)
     backend = _backend(kv, settings, clock, rng, keys)
     _write_label(settings.path)
     return backend

@@ -162,7 +162,7 @@ class Checker:
         what = f"rows of {hole.space} from {start} to {end} cannot be read: {hole.error}"
         number = int.from_bytes(hole.start[:4], "big") if hole.space in NUMBERED else 0
         queue = self._catalogue.name_of(number) if number else ""
-        self._findings.add(
+        self._findings.add_first(
             Finding("unreadable", what, queue, hole.space, number, b"", hole.space, hole.start)
         )
 

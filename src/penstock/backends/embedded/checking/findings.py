@@ -95,6 +95,11 @@ class Findings:
         if len(self.kept) < self._limit:
             self.kept.append(finding)
 
+    def add_first(self, finding: Finding) -> None:
+        """A cause, before what may be its consequences: it is listed however many those are."""
+        self.counts[finding.kind] += 1
+        self.kept.insert(0, finding)
+
     def message(self, kind: str, what: str, queue: str, number: int, raw_id: bytes) -> None:
         """Something about one message."""
         where = f"message {format_id(raw_id)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,6 +28,8 @@ from penstock.message import checked_name
 from penstock.settings import QueueSettings
 
 _DERIVED = ("ready", "held")
+_RECOVERED = "recovered-"
+_ABOUT_QUEUES = ("queue_created", "queue_updated")
 _decode_any = msgspec.msgpack.Decoder(list[Any]).decode
 _decode_settings = msgspec.json.Decoder(QueueSettings).decode
 
@@ -101,16 +104,19 @@ class CatalogueMender:
         """What the system journal last said of a queue: its settings, and its number if it said that."""
         settings, number = None, 0
         for entry in self._system_entries():
-            if entry.labels == [name] and entry.kind in ("queue_created", "queue_updated"):
+            if entry.labels == [name] and entry.kind in _ABOUT_QUEUES:
                 settings = _settings(entry)
                 number = _number(entry) or number
         return settings, number
 
     def _system_entries(self) -> list[Entry]:
-        try:
-            return self._worlds.scan(SYSTEM_WORLD)
-        except StorageCorrupt:
-            return []
+        """What the system journal has, or parts of it that were found without their name."""
+        found: list[Entry] = []
+        for name, _ in list(self._worlds.all()):
+            if name == SYSTEM_WORLD or name.startswith(_RECOVERED):
+                with contextlib.suppress(StorageCorrupt):
+                    found += self._worlds.scan(name, kinds=_ABOUT_QUEUES)
+        return sorted(found, key=lambda entry: entry.at_ns)
 
     # -- rows of no queue ---------------------------------------------------------------------------
 
@@ -161,8 +167,8 @@ class CatalogueMender:
     def _recover(self, txn: Transaction, finding: Finding) -> None:
         """Messages, or events, of a queue or world that is not there: it is made again under a name."""
         number = finding.number
-        if self._is_world(number):
-            name = self._free_name(Meta.WORLD, number, "")
+        if self.is_world(number):
+            name = self._free_name(Meta.WORLD, number, self._world_name(number))
             world = World(number, *self._world_span(number))
             txn.changed = True
             txn.put(keys.meta(Meta.WORLD, name.encode()), packed(world), self._engine.meta)
@@ -178,12 +184,22 @@ class CatalogueMender:
         finding.action = f"queue {name!r} made of it"
 
     def _free_name(self, kind: Meta, number: int, wanted: str) -> str:
-        for name in (wanted, f"recovered-{number}", *(f"recovered-{number}-{n}" for n in range(2, 100))):
+        made_up = f"{_RECOVERED}{number}"
+        for name in (wanted, made_up, *(f"{made_up}-{n}" for n in range(2, 100))):
             if name and self._get("meta", keys.meta(kind, name.encode())) is None:
                 return name
         raise StorageCorrupt(f"no name is free for the rows of number {number}; rename a queue")
 
-    def _is_world(self, number: int) -> bool:
+    def _world_name(self, number: int) -> str:
+        """The system journal is known by what it tells."""
+        for _, raw in self._rows("journal", keys.u32(number), _after(number)):
+            with contextlib.suppress(StorageCorrupt):
+                if any(entry.kind in _ABOUT_QUEUES for entry in decode_entries(raw, "")):
+                    return SYSTEM_WORLD
+        return ""
+
+    def is_world(self, number: int) -> bool:
+        """Whether the journal of a number has entries, not events."""
         for _, raw in self._rows("journal", keys.u32(number), _after(number)):
             try:
                 return bool(list(decode_entries(raw, "")))
@@ -219,7 +235,7 @@ class CatalogueMender:
         keep(txn, finding.queue, "meta", finding.key, raw, finding.what)
         finding.action = "moved to quarantine"
         number = _first_number(raw)
-        if number and self._is_free(number, b"") and self._is_world(number):
+        if number and self._is_free(number, b"") and self.is_world(number):
             txn.put(finding.key, packed(World(number, *self._world_span(number))), self._engine.meta)
             finding.action = "made anew from its frames; the old row moved to quarantine"
 

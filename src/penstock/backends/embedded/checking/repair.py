@@ -115,7 +115,10 @@ class Repair:
         mender = CatalogueMender(engine, self._worlds)
         with engine.lock:
             worlds = {row.number: name for name, row in self._world_rows()}
-        for finding in found:
+        # Worlds first: among them may be the one that has the names of the queues.
+        for finding in sorted(
+            found, key=lambda one: one.space != "journal" or not mender.is_world(one.number)
+        ):
             if stage == _CATALOGUE:
                 mender.mend(finding)
             elif finding.kind == "world_counters":
