@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from penstock.errors import StorageCorrupt
+from penstock.errors import StorageCorrupt, as_answer
 from penstock.kv.base import Reader, Row
 from penstock.kv.wal import SET_ASIDE
 
@@ -22,6 +22,7 @@ log = logging.getLogger("penstock")
 
 #: The last bytes of a block-based table.
 _MAGIC = bytes.fromhex("f7cff485b741e288")
+_BROKEN = "broken-tables"
 _TABLE = re.compile(r"(\d+\.sst)")
 #: Bytes of a key that a search for the end of an unreadable part goes by.
 _SEARCHED_BYTES = 24
@@ -48,6 +49,7 @@ def _whole(path: Path, size_bytes: int) -> bool:
 
 def set_aside(folder: str, names: Iterable[str]) -> None:
     """Move tables out of a closed store, and keep a copy of what said that they belong to it."""
+    Path(folder, _BROKEN).unlink(missing_ok=True)
     lost = Path(folder, SET_ASIDE)
     lost.mkdir(exist_ok=True)
     for name in names:
@@ -58,6 +60,20 @@ def set_aside(folder: str, names: Iterable[str]) -> None:
     for path in (*Path(folder).glob("MANIFEST-*"), Path(folder, "CURRENT")):
         if path.is_file():
             shutil.copy2(path, lost / path.name)
+
+
+def note_broken(folder: str, names: Iterable[str]) -> None:
+    """Write down that tables cannot be opened, for the next opening: only a closed store can do without."""
+    path = Path(folder, _BROKEN)
+    known = path.read_text().split() if path.exists() else []
+    path.write_text("\n".join(sorted({*known, *names})))
+
+
+def noted_broken(folder: str) -> list[str]:
+    """What was written down, of tables that are still there."""
+    path = Path(folder, _BROKEN)
+    names = path.read_text().split() if path.exists() else []
+    return [name for name in names if Path(folder, name).exists()]
 
 
 def keep_tables(folder: str, names: Iterable[str]) -> None:
@@ -125,7 +141,8 @@ def readable_rows(
             return
         except StorageCorrupt as error:
             end = _behind(reader, space, lower, upper)
-            hole = Hole(name, lower, end, error)
+            # Without its traceback, which knows the handles that keep a database open.
+            hole = Hole(name, lower, end, as_answer(error))
         yield from on_hole(hole) or ()
         if end is None:
             return

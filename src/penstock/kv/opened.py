@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import StorageCorrupt
-from penstock.kv.damage import broken_tables, named_tables, set_aside
+from penstock.kv.damage import broken_tables, named_tables, noted_broken, set_aside
 from penstock.kv.folder import holds_store
 from penstock.kv.tuning import Profile, database_options, family_options
 from penstock.kv.wal import SET_ASIDE
@@ -60,6 +60,8 @@ class Opening:
 
     def _try(self, spaces: Collection[str]) -> tuple[Any, list[str]]:
         """The database, or the tables that cannot be opened."""
+        if noted := noted_broken(self._folder):
+            return None, noted
         try:
             self._replay(spaces)
             database = self._open(spaces, self._driver.AccessType.read_write())

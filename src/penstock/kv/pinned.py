@@ -30,7 +30,10 @@ class RocksSnapshot:
     def get(self, key: bytes, space: Any) -> bytes | None:
         rows, failure = self._chunk(space, key, None, reverse=False, limit=1)
         if failure is not None:
-            raise failure
+            try:
+                raise failure
+            finally:
+                del failure  # It knows this frame: both, and the database, would stay open with each other.
         return rows[0][1] if rows and rows[0][0] == key else None
 
     def get_many(self, keys: Sequence[bytes], space: Any) -> list[bytes | None]:
@@ -51,7 +54,10 @@ class RocksSnapshot:
             rows, failure = self._chunk(space, lower, upper, reverse=reverse, limit=size)
             yield from rows
             if failure is not None:  # Not before what was read up to there.
-                raise failure
+                try:
+                    raise failure
+                finally:
+                    del failure
             if len(rows) < size:
                 return
             remaining = None if remaining is None else remaining - size

@@ -29,6 +29,7 @@ from penstock.kv.damage import (
     Hole,
     keep_tables,
     named_tables,
+    note_broken,
     pending_table,
     readable_rows,
     write_table,
@@ -297,6 +298,10 @@ class RocksStore:
                         yield key, value
 
         space = self.space(name)
+        if broken := [table for table in self._damaged if self._cannot_open(table, space)]:
+            # Not even a look-up gets past it: of sound tables too, most would be lost.
+            note_broken(self._path, broken)
+            raise StorageCorrupt(f"{', '.join(broken)} cannot be opened: open the store again, without it")
         rows = readable_rows(self, space, name, b"", None, looked_up)
         pending = pending_table(self._path, name)
         try:
@@ -307,6 +312,21 @@ class RocksStore:
             raise self._write_failure(error) from error
         self._known_failures = self._database.property_int_value("rocksdb.background-errors") or 0
         self._damaged.clear()
+
+    def _cannot_open(self, table: str, space: Any) -> bool:
+        """A sound filter tells that a key is not there, but for one in a hundred that is not."""
+        for file in self._database.live_files():
+            if file["name"].lstrip("/") == table:
+                absent = [file["start_key"] + bytes((n,)) * 9 for n in range(4)]
+                return all(self._fails(key, space) for key in absent)
+        return False
+
+    def _fails(self, key: bytes, space: Any) -> bool:
+        try:
+            self._families[space].get(key)
+        except Exception as error:  # noqa: BLE001 (whatever it is, the answer is yes)
+            return bool(str(error))
+        return False
 
     def _replace(self, name: str, pending: Path) -> None:
         """The table becomes the space; done twice is as once."""

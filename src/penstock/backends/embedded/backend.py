@@ -30,6 +30,7 @@ from penstock.backends.embedded.arguments import check_lease_s, check_reason, ch
 from penstock.backends.embedded.bulk import Bulk
 from penstock.backends.embedded.calls import Call
 from penstock.backends.embedded.checking.checkup import Checkup
+from penstock.backends.embedded.complaints import complaints
 from penstock.backends.embedded.engine import Durability, Engine, Transaction
 from penstock.backends.embedded.enqueue import Enqueuer
 from penstock.backends.embedded.founding import FORMAT_VERSION, found
@@ -365,15 +366,7 @@ class EmbeddedBackend:
         if engine.write_failure is not None:
             return BackendHealth("unhealthy", [f"the last write failed: {engine.write_failure}"])
         with engine.lock:
-            reasons = [f"queue {name!r} is damaged: {why}" for name, why in engine.damaged.items()]
-            reasons += [f"{what}: run check with repair" for what in engine.kv.damage()]
-            reasons += self.upkeep.reasons()
-            for number in history.queues_with_cursors(engine):
-                q = engine.sound_queue(number)
-                if q is not None and q.counters.held:
-                    reasons.append(f"queue {q.name!r}: required cursors hold back {q.counters.held} bodies")
-                if q is not None and history.keeps_too_much(engine, q, engine.clock.now_ns()):
-                    reasons.append(f"queue {q.name!r}: required cursors keep its journal past its retention")
+            reasons = [*complaints(engine), *self.upkeep.reasons()]
         return BackendHealth("degraded" if reasons else "healthy", reasons)
 
     def metrics(self) -> BackendMetrics:
@@ -396,6 +389,8 @@ class EmbeddedBackend:
 
     def check(self, repair: bool = False, progress: Progress | None = None) -> CheckReport:
         report = self._checkup.check(repair=repair, progress=progress)
+        if repair:
+            self.upkeep.forget_damage()
         # Not run as a command itself: that would keep every other writer waiting.
         return self._engine.durably(lambda: report) if repair else report
 

@@ -275,7 +275,10 @@ class Engine:
         self._due_deletions[kind] = 0
         # Rows that this very write puts are not visible to the scan: they bound the hint themselves.
         lower = keys.meta(kind, keys.u64(self.next_due_ns[kind]))
-        first = next(self.kv.scan(self.due, lower, bytes((kind + 1,)), limit=1), None)
+        try:
+            first = next(self.kv.scan(self.due, lower, bytes((kind + 1,)), limit=1), None)
+        except StorageCorrupt:
+            return  # A hint can wait: what is written down stays true.
         found = txn.now_ns if first is None else keys.parse_due(first[0])[1]
         hint = max(self.next_due_ns[kind], min(found, txn.earliest_put.get(kind, found)))
         self.next_due_ns[kind] = hint

@@ -13,7 +13,7 @@ from penstock.backends.embedded.founding import FORMAT_VERSION, make_readable
 from penstock.backends.embedded.keys import SPACES
 from penstock.clock import Clock
 from penstock.config import StorageSettings
-from penstock.errors import StorageError
+from penstock.errors import StorageCorrupt, StorageError
 from penstock.keyring import KeyProvider, configured_keys
 from penstock.kv.base import Store
 from penstock.kv.memory import MemoryStore
@@ -32,16 +32,27 @@ def open_rocksdb(
 ) -> EmbeddedBackend:
     """The folder's database itself: for its owner alone."""
     refuse_newer(settings.path)
-    kv = RocksStore.open(
+    kv = _opened(settings)
+    try:
+        make_readable(kv)
+    except StorageCorrupt as error:
+        # A table that cannot be opened: it is written down, and the next opening goes without it.
+        traceback.clear_frames(error.__traceback__)
+        kv.close()
+        kv = _opened(settings)
+        make_readable(kv)
+    backend = _backend(kv, settings, clock, rng, keys)
+    _write_label(settings.path)
+    return backend
+
+
+def _opened(settings: StorageSettings) -> RocksStore:
+    return RocksStore.open(
         settings.path,
         SPACES,
         cache_capacity_bytes=settings.rocksdb.cache_capacity,
         mode=settings.rocksdb.mode,
     )
-    make_readable(kv)
-    backend = _backend(kv, settings, clock, rng, keys)
-    _write_label(settings.path)
-    return backend
 
 
 def open_memory(

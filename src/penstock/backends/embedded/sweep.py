@@ -16,6 +16,7 @@ from penstock.backends.embedded.lookup import Found, find_sound
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import DEDUP_ROW, StateRow, decode_state
 from penstock.backends.embedded.transitions import drop_bodies, enter_ready, leave
+from penstock.clock import NS_PER_S
 from penstock.errors import StorageCorrupt
 from penstock.event import Kind
 from penstock.message import format_id
@@ -26,6 +27,9 @@ log = logging.getLogger("penstock")
 SLICE = 500
 #: Slices that a read takes on before it answers: what is due beyond them stays for the sweep.
 SLICES_PER_READ = 20
+
+#: When due rows that cannot be read are tried again.
+UNREADABLE_AGAIN_NS = 10 * NS_PER_S
 
 #: Time's own changes to waiting messages: applied before anything looks at them.
 OF_WAITING = (Due.DELAY, Due.TTL)
@@ -54,15 +58,20 @@ def _apply(engine: Engine, kind: Due, due: list[tuple[int, int, bytes]]) -> int:
         by_queue[qid].append((at_ns, raw_id))
     # A write for each queue: two may send messages of one id to the same dead-letter queue.
     for qid, items in by_queue.items():
-        with engine.transaction() as txn:
-            txn.changed = True
-            q = engine.sound_queue(qid)
-            if q is None and qid in engine.by_qid:
-                continue  # Damaged: what is due of it waits for a repair, the others do not.
+        q = engine.sound_queue(qid)
+        if q is None and qid in engine.by_qid:
+            continue  # Damaged: what is due of it waits for a repair, the others do not.
+        try:
+            with engine.transaction() as txn:
+                txn.changed = True
+                if q is None:
+                    _drop_rows(txn, kind, qid, items)
+                else:
+                    _APPLY[kind](txn, q, items)
+        except StorageCorrupt as error:
             if q is None:
-                _drop_rows(txn, kind, qid, items)
-            else:
-                _APPLY[kind](txn, q, items)
+                raise
+            engine.note_damage(q.name, error)
     return len(due)
 
 
@@ -102,12 +111,17 @@ def _due_rows(engine: Engine, kind: Due, limit: int) -> list[tuple[int, int, byt
     lower = bytes((kind,)) + keys.u64(engine.next_due_ns[kind])
     rows: list[tuple[int, int, bytes]] = []
     next_ns = FAR_FUTURE_NS
-    for key, _ in engine.kv.scan(engine.due, lower, bytes((kind + 1,)), limit=limit + 1):
-        _, at_ns, qid, raw_id = keys.parse_due(key)
-        if at_ns > now_ns or len(rows) == limit:
-            next_ns = at_ns
-            break
-        rows.append((at_ns, qid, raw_id))
+    try:
+        for key, _ in engine.kv.scan(engine.due, lower, bytes((kind + 1,)), limit=limit + 1):
+            _, at_ns, qid, raw_id = keys.parse_due(key)
+            if at_ns > now_ns or len(rows) == limit:
+                next_ns = at_ns
+                break
+            rows.append((at_ns, qid, raw_id))
+    except StorageCorrupt as error:
+        # Of all queues: none may stop for it. What was read is applied, the rest is a repair's to rebuild.
+        log.error("times of %s cannot be read: %s", kind.name.lower(), error)
+        next_ns = now_ns + UNREADABLE_AGAIN_NS
     engine.next_due_ns[kind] = next_ns
     return rows
 

@@ -37,6 +37,11 @@ class Upkeep:
         #: Why a kind of work failed when it last had its turn.
         self._failures: dict[int, str] = {}
 
+    def forget_damage(self) -> None:
+        """After a repair: what could not be trimmed is tried again."""
+        self._damaged_queues.clear()
+        self._damaged_worlds.clear()
+
     def reasons(self) -> list[str]:
         """What of the upkeep does not go on."""
         # Copies: the housekeeper may be adding to them.

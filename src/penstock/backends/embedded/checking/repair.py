@@ -62,6 +62,8 @@ class Repair:
         self._admin = admin
         self._found: dict[tuple[object, ...], Finding] = {}
         self._counts: Counter[str] = Counter()
+        #: A table must be set aside first: until then, what it hides would be taken for lost.
+        self._blocked = False
         self._tries: Counter[tuple[object, ...]] = Counter()
 
     def run(self, progress: Progress | None) -> CheckReport:
@@ -76,6 +78,8 @@ class Repair:
                 return self._report(checker, findings)
             passes += 1
             self._mend(hopeful)
+            if self._blocked:
+                return self._report(checker, findings)
 
     def _note(self, findings: Findings) -> None:
         for kind, count in findings.counts.items():
@@ -136,13 +140,16 @@ class Repair:
         """Spaces with unreadable parts are written anew, or rebuilt if they are derived."""
         engine, spaces = self._engine, {finding.space for finding in found}
         with engine.lock:
-            Salvage(engine, {name: row.number for name, row in self._world_rows()}).run(spaces)
+            worlds = {name: row.number for name, row in self._world_rows()}
+            left = Salvage(engine, worlds).run(spaces)
             self._admin.load()
-            if spaces & set(DERIVED):
+            if spaces & set(DERIVED) and not left:
                 Reindex(engine, self._worlds, self._admin).run(None)
         for finding in found:
-            derived = finding.space in DERIVED
-            finding.action = "rebuilt" if derived else "written anew without it; its file is kept in lost"
+            finding.action = "rebuilt" if finding.space in DERIVED else "written anew without it"
+            if left:
+                self._blocked = True
+                finding.action = f"left: {left}; then run check with repair again"
 
     def _mend_rows(self, found: list[Finding]) -> None:
         """Messages and index rows; counters of queues in which nothing else was found."""

@@ -6,6 +6,7 @@ found when it is asked for by its key, and most keys can be told: from the journ
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 
@@ -42,7 +43,8 @@ class Salvage:
         self._worlds = worlds
         self._queues = {q.qid: q.name for q in engine.by_qid.values()}
 
-    def run(self, spaces: Iterable[str]) -> None:
+    def run(self, spaces: Iterable[str]) -> str:
+        """What has to be done first, if something has."""
         wanted: dict[str, Callable[[View], Iterator[bytes]]] = {
             "meta": self._meta,
             "journal": self._journal,
@@ -58,8 +60,13 @@ class Salvage:
             finally:
                 view.release()
             engine.release_handles()
-            engine.kv.salvage(space, lambda start, end, named=named: _within(named, start, end))  # type: ignore[misc]
-            engine.take_handles()
+            try:
+                engine.kv.salvage(space, functools.partial(_within, named))
+            except StorageCorrupt as error:
+                return str(error)
+            finally:
+                engine.take_handles()
+        return ""
 
     def _meta(self, view: View) -> Iterator[bytes]:
         yield from (keys.meta(kind) for kind in _SINGLE)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.keys import SPACES, Due, Meta, StateCode
-from penstock.errors import StorageCorrupt
+from penstock.errors import StorageCorrupt, as_answer
 from penstock.kv.base import Reader, Row
 from penstock.kv.damage import Hole, readable_rows
 
@@ -75,7 +75,7 @@ class View:
         try:
             yield from self._reader.scan(self._spaces[space], lower, upper, reverse=True)
         except StorageCorrupt as error:
-            self.on_hole(Hole(space, lower, upper, error))
+            self.on_hole(Hole(space, lower, upper, as_answer(error)))
 
 
 def well_formed(space: str, key: bytes) -> bool:
