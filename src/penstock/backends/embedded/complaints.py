@@ -1,4 +1,4 @@
-"""What is wrong with a store, as `health` tells it: damage that was met, and cursors that hold too much back."""
+"""What is wrong with a store, as `health` tells it: damage that was met, cursors that hold too much back."""
 
 from __future__ import annotations
 
