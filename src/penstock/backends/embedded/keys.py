@@ -7,6 +7,7 @@ Every key starts with its queue's number, but for the due-time index (what, then
 from __future__ import annotations
 
 import enum
+import functools
 import hashlib
 
 SPACES = ("messages", "ready", "state", "due", "dedup", "journal", "entries", "held", "meta")
@@ -75,6 +76,7 @@ def after_prefix(prefix: bytes) -> bytes | None:
     return stripped[:-1] + bytes((stripped[-1] + 1,)) if stripped else None
 
 
+@functools.lru_cache(maxsize=4096)
 def lane(priority: int, fairness_key: bytes, throttle_keys: tuple[bytes, ...]) -> bytes:
     """What ready messages are grouped by; goes between queue and order in a ready key."""
     throttle = b"".join(u16(len(key)) + key for key in sorted(set(throttle_keys)))

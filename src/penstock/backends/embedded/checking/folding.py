@@ -171,18 +171,18 @@ def _name(code: int) -> str:
 
 
 def _disagreement(folded: int, standing: Standing, placed: Placed | None) -> Iterator[tuple[str, str]]:
-    says = f"the journal leaves it {_name(folded & 7)}"
     if placed is None:
         return  # Said already: its state row is damaged.
     if placed.fresh:
         if folded & 7 == _GONE:
             yield "body_left", "the journal does not have it (any more), but its body is here"
         elif folded & _ROW:
-            yield "state_missing", f"{says}; its state row is missing"
+            yield "state_missing", f"the journal leaves it {_name(folded & 7)}; its state row is missing"
         return
     stored = int(placed.code)
     if stored != folded & 7 and not (stored in _WAITING and folded & 7 in _WAITING):
-        yield "fold_differs", f"{says}; it is stored as {_name(stored)}"
+        what = f"the journal leaves it {_name(folded & 7)}; it is stored as {_name(stored)}"
+        yield "fold_differs", what
     elif folded >> _ATTEMPTS_SHIFT not in (_NO_ATTEMPTS, placed.row.attempts):
         attempts = folded >> _ATTEMPTS_SHIFT
         yield "fold_differs", f"the journal counts {attempts} attempts; {placed.row.attempts} are stored"
