@@ -6,6 +6,7 @@ comes near that block; point look-ups still find what other tables have, for eac
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -33,6 +34,11 @@ def named_tables(text: str) -> list[str]:
     return list(dict.fromkeys(_TABLE.findall(text)))
 
 
+def refused_tables(text: str) -> list[str]:
+    """Those that an opening fails for, being damaged or gone: not for want of memory, files or permission."""
+    return named_tables(text) if "Corruption" in text or "No such file" in text else []
+
+
 def broken_tables(folder: str, live: Iterable[dict[str, Any]]) -> list[str]:
     """Tables that cannot be opened: not there, of another size than they should be, or without an end."""
     return [name for one in live if not _whole(Path(folder, name := one["name"].lstrip("/")), one["size"])]
@@ -43,8 +49,12 @@ def _whole(path: Path, size_bytes: int) -> bool:
         with path.open("rb") as file:
             file.seek(-len(_MAGIC), os.SEEK_END)
             return file.read() == _MAGIC and path.stat().st_size == size_bytes
-    except OSError:
+    except (FileNotFoundError, IsADirectoryError):
         return False
+    except OSError as error:
+        if error.errno == errno.EINVAL:  # Too short to have an end.
+            return False
+        raise  # No room for another open file, say: that is no damage.
 
 
 def set_aside(folder: str, names: Iterable[str]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import StorageCorrupt
-from penstock.kv.damage import broken_tables, named_tables, noted_broken, set_aside
+from penstock.kv.damage import broken_tables, noted_broken, refused_tables, set_aside
 from penstock.kv.folder import holds_store
 from penstock.kv.tuning import Profile, database_options, family_options
 from penstock.kv.wal import SET_ASIDE
@@ -71,7 +71,7 @@ class Opening:
                 live = {one["name"].lstrip("/") for one in database.live_files()}
                 broken = [name for name in broken if name in live]
         except Exception as error:
-            if broken := named_tables(str(error)):
+            if broken := refused_tables(str(error)):
                 return None, broken
             raise
         if broken:
@@ -92,4 +92,8 @@ class Opening:
         options, driver = self._options(paranoid=paranoid), self._driver
         existing = driver.Rdict.list_cf(self._folder, options) if holds_store(self._folder) else []
         families = {name: self.family(name) for name in {*existing, *spaces}}
+        if paranoid:
+            # A compaction that met a damaged block would fail the replay of a sound log.
+            for family in families.values():
+                family.set_disable_auto_compactions(True)
         return driver.Rdict(self._folder, options, families, access)

@@ -1,0 +1,139 @@
+"""Which tables are set aside when a store is opened: the damaged ones, and no other, whatever else fails."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from penstock import StorageError
+from penstock.kv.damage import broken_tables, refused_tables
+from penstock.kv.rocksdb import RocksStore
+
+SPACES = ("a", "b")
+
+
+def filled(path: Path, rounds: int = 2) -> None:
+    for round_ in range(rounds):
+        store = RocksStore.open(path, SPACES)
+        batch = store.batch()
+        for n in range(500):
+            for name in SPACES:
+                batch.put(b"%d-%06d" % (round_, n), b"value %d" % n, store.space(name))
+        store.write(batch)
+        del batch
+        store.close()
+
+
+def rows(path: Path) -> dict[str, int]:
+    store = RocksStore.open(path, SPACES)
+    found = {name: sum(1 for _ in store.scan(store.space(name), b"", None)) for name in SPACES}
+    store.close()
+    return found
+
+
+def test_only_the_table_that_is_cut_short_is_set_aside(tmp_path: Path) -> None:
+    filled(tmp_path / "s")
+    table = max((tmp_path / "s").glob("*.sst"))
+    table.write_bytes(table.read_bytes()[:-10])
+    assert sorted(rows(tmp_path / "s").values()) == [500, 1000]
+    assert [path.name for path in (tmp_path / "s" / "lost").glob("*.sst")] == [table.name]
+
+
+def test_a_store_that_says_what_is_lost_says_so_only_once(tmp_path: Path) -> None:
+    filled(tmp_path / "s")
+    max((tmp_path / "s").glob("*.sst")).unlink()
+    store = RocksStore.open(tmp_path / "s", SPACES)
+    assert len(store.damage()) == 1
+    store.close()
+    store = RocksStore.open(tmp_path / "s", SPACES)
+    assert store.damage() == []
+    store.close()
+
+
+def test_no_table_is_given_up_for_want_of_open_files(tmp_path: Path) -> None:
+    filled(tmp_path / "s", rounds=6)
+    before = sorted(path.name for path in (tmp_path / "s").glob("*.sst"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (used + 4, hard))
+    try:
+        with pytest.raises(StorageError):
+            RocksStore.open(tmp_path / "s", SPACES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert not (tmp_path / "s" / "lost").exists()
+    assert sorted(path.name for path in (tmp_path / "s").glob("*.sst")) == before
+    assert rows(tmp_path / "s") == {"a": 3000, "b": 3000}
+
+
+def test_a_table_that_cannot_be_looked_at_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path / "s")
+    live = [{"name": f"/{path.name}", "size": path.stat().st_size} for path in (tmp_path / "s").glob("*.sst")]
+    assert broken_tables(str(tmp_path / "s"), live) == []
+
+    def refuse(*what: object) -> None:
+        raise PermissionError(13, "no")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(PermissionError):
+        broken_tables(str(tmp_path / "s"), live)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("Corruption: Sst file size mismatch: /x/000023.sst. Expected 9, actual size 8", ["000023.sst"]),
+        ("IO error: No such file or directory: /x/000023.sst: No such file or directory", ["000023.sst"]),
+        ("IO error: While open a file: /x/000023.sst: Too many open files", []),
+        ("IO error: While open a file: /x/000023.sst: Permission denied", []),
+        ("Corruption: CURRENT file corrupted", []),
+    ],
+)
+def test_an_opening_is_refused_for_tables_that_are_damaged_or_gone(text: str, names: list[str]) -> None:
+    assert refused_tables(text) == names
+
+
+def test_a_space_is_emptied_and_used_again_under_a_new_handle(tmp_path: Path) -> None:
+    filled(tmp_path / "s")
+    store = RocksStore.open(tmp_path / "s", SPACES)
+    store.clear("a")
+    batch = store.batch()
+    batch.put(b"k", b"v", store.space("a"))
+    store.write(batch)
+    del batch
+    store.close()
+    assert rows(tmp_path / "s") == {"a": 1, "b": 1000}
+
+
+def test_a_space_written_anew_has_what_it_had_and_goes_on_after_a_kill(tmp_path: Path) -> None:
+    filled(tmp_path / "s")
+    store = RocksStore.open(tmp_path / "s", SPACES)
+    store.salvage("a", lambda start, end: [])
+    assert sum(1 for _ in store.scan(store.space("a"), b"", None)) == 1000
+    store.close()
+    # Killed before the table took its place: what was written waits, and what is there does not count.
+    (tmp_path / "s" / "b.pending").write_bytes(b"")
+    assert rows(tmp_path / "s") == {"a": 1000, "b": 0}
+
+
+def test_writes_are_refused_after_one_has_failed(tmp_path: Path) -> None:
+    store = RocksStore.open(tmp_path / "s", SPACES)
+    batch = store.batch()
+    batch.put(b"k", b"v", store.space("a"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16, hard))
+    try:
+        with pytest.raises(StorageError):
+            store.write(batch, sync=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    again = store.batch()
+    with pytest.raises(StorageError, match="open the store again"):
+        store.write(again)
+    del batch, again
+    store.close()
