@@ -7,7 +7,7 @@ import random
 import signal
 import threading
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -138,21 +138,23 @@ def test_workers_that_share_a_folder_lose_nothing_when_they_are_killed_in_turns(
 def kill_children(seed: int, kills: int, messages: int, tmp_path: Path, log: Path) -> None:
     rng = random.Random(seed)
     oracle = Oracle(tmp_path / "store", log, messages)
-    killed = 0
+    killed: set[int] = set()
     with penstock.open(oracle.store) as ps:
         worker = Worker(ps, "q", "tests.worker.handlers:digest", mode="processes", concurrency=3)
         with worker:
             while ps.queue("q").length() and worker.stats.state == "running":
                 threading.Event().wait(rng.uniform(0.001, 0.05))
                 pids = [slot.pid for slot in worker.stats.slots if slot.doing == "running" and slot.pid]
-                if pids and killed < kills:
-                    os.kill(rng.choice(pids), signal.SIGKILL)
-                    killed += 1
+                if pids and len(killed) < kills:
+                    victim = rng.choice(pids)
+                    with suppress(ProcessLookupError):
+                        os.kill(victim, signal.SIGKILL)
+                    killed.add(victim)  # Once, though it may be chosen again before its death is noticed.
         stats = worker.stats
         assert stats.succeeded == messages
         assert stats.lost == 0, "a message of a dead process went back before its lease ended"
-        # One that dies with its answer on the line has done its work.
-        assert stats.replaced == killed >= stats.failed
+        # One that dies with its answer on the line has done its work; one may die after the last message.
+        assert len(killed) >= stats.replaced >= max(stats.failed, len(killed) - 3)
         oracle.judge(ps)
 
 
