@@ -46,13 +46,13 @@ class Admin:
             unpacked(raw, _decode_queue, "queue")
             for _, raw in engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix))
         ]
-        known = dict(engine.by_qid)
-        engine.queues.clear()
-        engine.by_qid.clear()
-        for row in stored:
-            q = known.get(row.qid) or QueueState(row.qid, row.settings, engine.lock)
+        queues = [
+            engine.by_qid.get(row.qid) or QueueState(row.qid, row.settings, engine.lock) for row in stored
+        ]
+        for q, row in zip(queues, stored, strict=True):
             q.settings = row.settings
-            self._adopt(q)
+        # As a whole: an interrupt finds all of the old ones or all of the new ones.
+        engine.queues, engine.by_qid = {q.name: q for q in queues}, {q.qid: q for q in queues}
 
     def change(self, change: Callable[[], None]) -> None:
         """Create, update, delete or replace; after an interrupt, what is known is what is stored."""
