@@ -46,11 +46,19 @@ class Model:
     def release_leases(self) -> None:
         self._places += 1
         self._together = True  # They become visible at one time: nothing says in which order.
-        for line in self.lines.values():
-            for item in line.of(State.LEASED):
-                if item.until_ns is not None and item.until_ns <= self.now_ns:
-                    dies = item.attempts >= line.settings.max_attempts
-                    self._fail(line, item, None if dies else self.now_ns, Kind.RELEASED, "")
+        ended = [
+            (item.until_ns, n, item.id)
+            for n, line in enumerate(self.lines.values())
+            for item in line.of(State.LEASED)
+            if item.until_ns is not None and item.until_ns <= self.now_ns
+        ]
+        lines = list(self.lines.values())
+        # In order of time: the first of one id has the place in a dead-letter queue.
+        for _, n, message_id in sorted(ended):
+            line = lines[n]
+            item = line.items[message_id]
+            dies = item.attempts >= line.settings.max_attempts
+            self._fail(line, item, None if dies else self.now_ns, Kind.RELEASED, "")
         self._together = False
 
     def sweep(self) -> None:

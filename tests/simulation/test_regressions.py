@@ -141,6 +141,17 @@ HISTORIES: dict[str, list[Operation]] = {
         lease("a"),
         op("extend", name=None, picks=[0, 0], lease_s=20, fault=False),
     ],
+    "of two messages of one id the one whose lease ends first has the place among the dead": [
+        op("update", name="a", settings={"max_attempts": 1}),
+        op("update", name="fifo", settings={"max_attempts": 1, "dead_letter": DEAD}),
+        enqueue("a", NewMessage(id=B), NewMessage(b"later", id=A)),
+        enqueue("fifo", NewMessage(b"sooner", id=A)),
+        lease("a", 1, lease_s=2),
+        lease("fifo", lease_s=5),
+        lease("a", lease_s=10),
+        advance(31),
+        SWEEP,
+    ],
     "a store can be reopened after it has refused something": [
         enqueue("a", NewMessage(priority=10), NewMessage(id="x")),
         upsert("a", NewMessage(weight=0)),

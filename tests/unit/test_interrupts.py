@@ -10,7 +10,7 @@ import pytest
 from penstock import Entry, ManualClock, NewMessage, Queue
 from penstock.backends.embedded.calls import Calls
 from penstock.backends.embedded.engine import Durability
-from penstock.backends.embedded.group_commit import GroupCommit
+from penstock.backends.embedded.group_commit import GroupCommit, _Ticket
 from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.meters import Meter
 from penstock.errors import BackendUnavailable
@@ -153,6 +153,23 @@ def answered(group: GroupCommit) -> object:
         return group.run(lambda: 3)
     except BackendUnavailable:
         return BackendUnavailable
+
+
+def test_a_leader_that_is_interrupted_twice_leaves_its_place_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group, hand_over = GroupCommit(lambda: None, Calls(), Meter(())), GroupCommit._hand_over
+    interrupts = [KeyboardInterrupt(), KeyboardInterrupt()]
+
+    def interrupted(self: GroupCommit, ticket: _Ticket) -> None:
+        if interrupts:
+            raise interrupts.pop()
+        hand_over(self, ticket)
+
+    monkeypatch.setattr(GroupCommit, "_hand_over", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        group.run(lambda: 1)
+    assert Background(lambda: group.run(lambda: 2)).result() == 2
 
 
 def test_a_call_in_the_middle_of_another_of_its_thread_is_refused_and_harms_nothing() -> None:

@@ -110,3 +110,15 @@ def test_a_damaged_job_keeps_no_other_from_its_turn() -> None:
     system.sweep()
     assert system.rows("messages") == []
     assert any("job 0" in reason for reason in system.backend.health().reasons)
+
+
+def test_many_damaged_jobs_hide_none_behind_them() -> None:
+    system = MemorySystem()
+    queues = [system.create(f"q{n}") for n in range(bulk.JOBS_LOOKED_AT + 1)]
+    for n in range(len(queues)):
+        system.put("meta", keys.meta(Meta.JOB, keys.u32(n)), GARBAGE)
+    queues[-1].enqueue(b"")
+    system.backend.delete_queue(queues[-1].name)
+    system.sweep()
+    system.sweep()
+    assert system.rows("messages") == []

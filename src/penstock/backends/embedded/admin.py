@@ -64,10 +64,8 @@ class Admin:
         a repair that is, stay the same objects: someone may wait on them.
         """
         engine = self._engine
-        known = dict(engine.by_qid)
-        engine.queues.clear()
-        engine.by_qid.clear()
         engine.damaged.clear()
+        queues: list[QueueState] = []
         prefix = keys.meta(Meta.QUEUE)
         for key, raw in engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix)):
             try:
@@ -75,10 +73,12 @@ class Admin:
             except StorageCorrupt as error:
                 engine.note_damage(key[1:].decode(errors="replace"), error)
                 continue
-            q = known.get(row.qid) or QueueState(row.qid, row.settings, engine.lock)
+            q = engine.by_qid.get(row.qid) or QueueState(row.qid, row.settings, engine.lock)
             q.settings = row.settings
             q.unload()
-            self._adopt(q)
+            queues.append(q)
+        # As a whole: an interrupt finds all of the old ones or all of the new ones.
+        engine.queues, engine.by_qid = {q.name: q for q in queues}, {q.qid: q for q in queues}
 
     def change(self, change: Callable[[], T]) -> T:
         """Create, update, delete or replace; after an interrupt, what is known is what is stored."""

@@ -53,6 +53,8 @@ from penstock.message import OK, Outcome, format_id, parse_id
 log = logging.getLogger("penstock")
 
 SLICE = 500
+#: Rows of jobs that one turn of the upkeep looks at.
+JOBS_LOOKED_AT = 64
 
 
 class Work:
@@ -125,9 +127,11 @@ class Bulk:
         """Take up jobs that nobody runs: after a crash, or the dropping of a queue."""
         engine, taken = self._engine, 0
         prefix = keys.meta(Meta.JOB)
+        # A job has two rows at most; those that were given up stay, and must not hide the others.
+        limit = JOBS_LOOKED_AT + 2 * len(self._given_up)
         with engine.lock:
             engine.check_usable()
-            rows = list(engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix), limit=64))
+            rows = list(engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix), limit=limit))
         for key, raw in rows:
             number = int.from_bytes(key[1:5], "big")
             if len(key) != 5 or taken == slices or (done := self._claim(number)) is None:
@@ -457,9 +461,9 @@ def _drop_slice(txn: Transaction, work: Work) -> bool:
 
 
 def _due_of_state(key: bytes, value: bytes) -> Iterator[tuple[Due, int]]:
-    code, row = StateCode(key[4]), decode_state(value)
+    code, row = key[4], decode_state(value)
     if code in DUE_OF_STATE and row.until_ns:
-        yield DUE_OF_STATE[code], row.until_ns
+        yield DUE_OF_STATE[StateCode(code)], row.until_ns
     if code == StateCode.DELAYED and row.expires_at_ns:
         yield Due.TTL, row.expires_at_ns
 

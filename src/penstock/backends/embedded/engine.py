@@ -166,8 +166,6 @@ class Engine:
         """Raise, unless the store can be used. Not to be called inside a transaction."""
         if self.inherited:
             raise StorageError(f"the store was opened in process {self._pid}; open it anew in this one")
-        if self._stopped is not None:
-            raise StorageError(f"the store has stopped: {self._stopped}; reopen it") from self._stopped
         if self.open_transaction is not None and self.owns_lock():
             if self.open_transaction.runs_below(sys._getframe()):
                 raise BackendUnavailable(
@@ -175,6 +173,8 @@ class Engine:
                     "perhaps; call from elsewhere"
                 )
             self.open_transaction.undo()
+        if self._stopped is not None:
+            raise StorageError(f"the store has stopped: {self._stopped}; reopen it") from self._stopped
 
     def stop(self, error: StorageError) -> None:
         """Nothing is answered from now on: what memory holds may differ from what the disk has."""

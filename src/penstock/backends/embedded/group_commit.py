@@ -8,6 +8,7 @@ Neighbours that enqueue into the same queue become one batch.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 from collections import deque
@@ -115,9 +116,7 @@ class GroupCommit:
             if not ticket.done:
                 self._lead(ticket)
         except BaseException:  # An interrupt: whoever waits for this caller, or behind it, must go on.
-            with self._mutex:
-                ticket.abandoned = True
-            self._hand_over(ticket)
+            self._give_up(ticket)
             raise
         error, ticket.error = ticket.error, None
         if error is not None:
@@ -126,6 +125,14 @@ class GroupCommit:
             finally:
                 del error  # It knows this frame: both, and the store, would stay until the next collection.
         return ticket.answer
+
+    def _give_up(self, ticket: _Ticket) -> None:
+        """Interrupted again or not: without a leader every later call would wait for ever."""
+        while True:
+            with contextlib.suppress(KeyboardInterrupt):
+                with self._mutex:
+                    ticket.abandoned = True
+                return self._hand_over(ticket)
 
     def _lead(self, ticket: _Ticket) -> None:
         interrupted = BackendUnavailable("interrupted before its sync; try again")

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
 
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import FAR_FUTURE_NS, Engine, Transaction
@@ -53,11 +56,8 @@ def apply_due(engine: Engine, kind: Due, limit: int = SLICE) -> int:
 
 
 def _apply(engine: Engine, kind: Due, due: list[tuple[int, int, bytes]]) -> int:
-    by_queue: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
-    for at_ns, qid, raw_id in due:
-        by_queue[qid].append((at_ns, raw_id))
     # A write for each queue: two may send messages of one id to the same dead-letter queue.
-    for qid, items in by_queue.items():
+    for qid, items in _by_queue(due):
         q = engine.sound_queue(qid)
         if q is None and qid in engine.by_qid:
             continue  # Damaged: what is due of it waits for a repair, the others do not.
@@ -73,6 +73,19 @@ def _apply(engine: Engine, kind: Due, due: list[tuple[int, int, bytes]]) -> int:
                 raise
             engine.note_damage(q.name, error)
     return len(due)
+
+
+def _by_queue(due: list[tuple[int, int, bytes]]) -> Iterable[tuple[int, list[tuple[int, bytes]]]]:
+    """What is due of each queue. Where queues share an id, what comes first in time goes first: it may
+    take the place in a dead-letter queue that the other would have had.
+    """
+    if len({raw_id for _, _, raw_id in due}) < len(due):
+        runs = groupby(due, key=itemgetter(1))
+        return [(qid, [(at_ns, raw_id) for at_ns, _, raw_id in run]) for qid, run in runs]
+    by_queue: dict[int, list[tuple[int, bytes]]] = defaultdict(list)
+    for at_ns, qid, raw_id in due:
+        by_queue[qid].append((at_ns, raw_id))
+    return by_queue.items()
 
 
 def apply_waiting(engine: Engine) -> None:
