@@ -1,6 +1,7 @@
 """What every test shares: how Hypothesis runs, and that the shipped suites explain what fails."""
 
 import os
+import signal
 
 from hypothesis import settings
 
@@ -10,3 +11,8 @@ import penstock.testing  # noqa: F401  (registers its modules before a test impo
 # a change that breaks nothing never fails there by chance.
 settings.register_profile("default", deadline=None, print_blob=True, derandomize="CI" in os.environ)
 settings.load_profile("default")
+
+# A shell that starts the tests in the background has SIGINT ignored, and every command under test would
+# inherit that: Ctrl-C would do nothing.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
