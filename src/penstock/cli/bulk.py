@@ -11,9 +11,9 @@ from penstock.cli.command import command
 from penstock.cli.consume import given
 from penstock.cli.exits import Exit, wording
 from penstock.cli.options import QueueName, StateName, Yes, confirmed, queue_names
-from penstock.cli.output import Column
 from penstock.cli.progress import Bar, waiting
 from penstock.cli.session import Session
+from penstock.cli.tables import Column
 
 app = typer.Typer()
 
@@ -25,7 +25,7 @@ _MOVED = (
         lambda found: "ok" if found["ok"] else "refused",
         style=lambda r: "green" if r["ok"] else "red",
     ),
-    Column("why", field("error"), flexible=True),
+    Column("why", field("error"), fold_chars=400),
 )
 
 

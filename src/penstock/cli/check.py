@@ -9,10 +9,10 @@ import typer
 from penstock.cli.columns import field
 from penstock.cli.command import command
 from penstock.cli.exits import Exit
-from penstock.cli.output import Column
 from penstock.cli.progress import Bar
 from penstock.cli.rows import Row, row
 from penstock.cli.session import Session
+from penstock.cli.tables import Column
 
 if TYPE_CHECKING:
     from penstock.backends.base import CheckReport
@@ -23,10 +23,10 @@ _SEVERITIES = {"damage": "bold red", "orphan": "yellow", "index": "yellow"}
 _PROBLEMS = (
     Column("how bad", field("severity"), style=lambda found: _SEVERITIES.get(found["severity"], "")),
     Column("queue", field("queue"), style="bold", flexible=True),
-    Column("where", field("where"), flexible=True),
-    Column("what", field("what"), flexible=True),
+    Column("where", field("where"), fold_chars=400),
+    Column("what", field("what"), fold_chars=400),
 )
-_MENDED = (*_PROBLEMS, Column("what was done", field("action"), style="green", flexible=True))
+_MENDED = (*_PROBLEMS, Column("what was done", field("action"), style="green", fold_chars=400))
 
 
 @command(app, "check")

@@ -8,9 +8,9 @@ import typer
 
 from penstock.cli.columns import field
 from penstock.cli.command import Group, command
-from penstock.cli.output import Column
 from penstock.cli.rows import Row, row
 from penstock.cli.session import Session, checked
+from penstock.cli.tables import Column
 from penstock.cli.text import size
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ def _value(found: Row) -> str:
 
 
 _COLUMNS = (
-    Column("key", field("key"), style="bold", flexible=True),
-    Column("value", _value, flexible=True),
+    Column("key", field("key"), style="bold", fold_chars=400),
+    Column("value", _value, fold_chars=400),
     Column("from", field("origin"), style=lambda found: _ORIGINS.get(found["origin"], "")),
-    Column("which", field("detail"), style="dim", flexible=True),
+    Column("which", field("detail"), style="dim", flexible=True, drop=1),
 )
 
 

@@ -14,9 +14,9 @@ from penstock.cli.columns import MESSAGE, field
 from penstock.cli.command import command
 from penstock.cli.exits import Exit, wording
 from penstock.cli.options import LeaseTime, QueueName, Raw
-from penstock.cli.output import Column
 from penstock.cli.rows import row
 from penstock.cli.session import Session
+from penstock.cli.tables import Column
 
 if TYPE_CHECKING:
     from penstock import Outcome, Queue
@@ -40,7 +40,7 @@ _OUTCOMES = (
         lambda found: "ok" if found["ok"] else "refused",
         style=lambda r: "green" if r["ok"] else "red",
     ),
-    Column("why", field("error"), flexible=True),
+    Column("why", field("error"), fold_chars=400),
 )
 
 

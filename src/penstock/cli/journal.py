@@ -17,10 +17,11 @@ from penstock.cli.events import PAGE, stream
 from penstock.cli.exits import Exit
 from penstock.cli.feed import EntryLine, argument_bytes, unreadable
 from penstock.cli.options import Every, Follow, Since, Until
-from penstock.cli.output import Column, StreamedTable
+from penstock.cli.output import StreamedTable
 from penstock.cli.progress import Bar
 from penstock.cli.rows import row
 from penstock.cli.session import Session
+from penstock.cli.tables import Column
 from penstock.cli.text import size
 
 if TYPE_CHECKING:

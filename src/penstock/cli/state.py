@@ -11,9 +11,9 @@ from penstock.cli.command import Group, command
 from penstock.cli.exits import Exit
 from penstock.cli.feed import argument_bytes
 from penstock.cli.options import Raw
-from penstock.cli.output import Column
 from penstock.cli.rows import bytes_field
 from penstock.cli.session import Session
+from penstock.cli.tables import Column
 
 app = typer.Typer(
     cls=Group, no_args_is_help=True, add_completion=False, help="Small values by key, beside the queues."

@@ -11,9 +11,9 @@ from penstock.cli.columns import STATS, STATS_OF_ONE
 from penstock.cli.command import command
 from penstock.cli.exits import Exit
 from penstock.cli.options import Every, queue_names
-from penstock.cli.output import rich_table
 from penstock.cli.rows import Row, row
 from penstock.cli.session import Session
+from penstock.cli.tables import rich_table
 from penstock.cli.text import iso
 from penstock.clock import SystemClock
 

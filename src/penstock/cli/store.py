@@ -9,9 +9,9 @@ import typer
 from penstock.cli.columns import field, listed, pairs
 from penstock.cli.command import command
 from penstock.cli.exits import Exit
-from penstock.cli.output import Column
 from penstock.cli.rows import Row, row
 from penstock.cli.session import Session, checked, missing_stores
+from penstock.cli.tables import Column
 
 app = typer.Typer()
 
