@@ -216,6 +216,13 @@ def test_bench_measures_a_store_of_its_own_and_leaves_nothing(bare: Cli) -> None
     assert list(bare.folder.iterdir()) == []
 
 
+def test_bench_says_what_it_cannot_store(bare: Cli) -> None:
+    answer = bare("bench", "--size", "100MB", "-n", "1", "--durability", "os", code=2)
+    assert "payload" in answer.err
+    assert answer.err.count("\n") == 1
+    assert list(bare.folder.iterdir()) == []
+
+
 def test_bench_on_a_given_store_leaves_its_queues_alone(cli: Cli) -> None:
     shown = cli("bench", "-n", "10", "--batch", "5", "--store", str(cli.store)).out
     assert "MESSAGES/S" in shown
@@ -225,6 +232,7 @@ def test_bench_on_a_given_store_leaves_its_queues_alone(cli: Cli) -> None:
 
 def test_demo_refuses_what_it_cannot_use(cli: Cli) -> None:
     assert "--messages" in cli("demo", "--messages", "0", code=2).err
+    assert "a store of its own" in cli("demo", "--store", str(cli.store), code=2).err
     assert f"{cli.store} exists; name a folder" in cli("demo", "--path", str(cli.store), code=2).err
 
 

@@ -23,7 +23,7 @@ from penstock.cli.tables import Column
 if TYPE_CHECKING:
     from penstock import Penstock, Queue
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 _COLUMNS = (
     Column("operation", field("operation"), style="bold"),
@@ -106,7 +106,9 @@ def _run(queue: Queue, messages: int, batch: int, payload_bytes: int, bar: Bar) 
     receipts: list[str] = []
 
     def enqueue(count: int) -> None:
-        queue.enqueue_many([NewMessage(payload) for _ in range(count)])
+        for result in queue.enqueue_many([NewMessage(payload) for _ in range(count)]):
+            if result.error is not None:
+                raise result.error
 
     def lease(count: int) -> None:
         receipts.extend(delivery.receipt for delivery in queue.lease(count, consumer="bench"))

@@ -15,7 +15,7 @@ from penstock.cli.progress import Bar, waiting
 from penstock.cli.session import Session
 from penstock.cli.tables import Column
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 _REDRIVE_SLICE = 1000
 _MOVED = (
@@ -81,7 +81,11 @@ def move(
         outcomes = ps.queue(queue).move(wanted, target)
     session.out.rows(
         (
-            {"id": message_id, "ok": outcome.ok, "error": wording(outcome.error) if outcome.error else None}
+            {
+                "id": message_id,
+                "ok": outcome.ok,
+                "error": wording(outcome.error, session.given) if outcome.error else None,
+            }
             for message_id, outcome in zip(wanted, outcomes, strict=True)
         ),
         _MOVED,

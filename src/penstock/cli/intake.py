@@ -104,7 +104,7 @@ class Intake:
 
     def _tell(self, item: Item, result: EnqueueResult) -> None:
         if result.error is not None:
-            self._reject(replace(item, reason=wording(result.error)))
+            self._reject(replace(item, reason=wording(result.error, self._session.given)))
         elif self._ids and self._session.out.as_json:
             found = {"id": result.id, "duplicate": result.duplicate}
             self._session.out.object({**found, "source": item.source, "line": item.line})

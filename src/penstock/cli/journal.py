@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -193,25 +193,31 @@ def configure(
     session: Session,
     world: World,
     retention_s: Annotated[
-        float | None,
+        Any,
         typer.Option(
             "--retention",
             metavar="DURATION",
-            parser=values.duration,
-            help="How long entries are kept; else for ever.",
+            parser=values.or_none(values.duration),
+            help="How long entries are kept; none: for ever.",
+            show_default=False,
         ),
     ] = None,
     max_bytes: Annotated[
-        int | None,
+        Any,
         typer.Option(
             "--max-bytes",
             metavar="SIZE",
-            parser=values.size,
-            help="The most that they take up; else no limit.",
+            parser=values.or_none(values.size),
+            help="The most that they take up; none: no limit.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Set how much of a world is kept; what is not named has no limit."""
+    """Set how much of a world is kept; what is not named has no limit. The world may be yet to come."""
+    named = values.settled({"retention_s": retention_s, "max_bytes": max_bytes})
+    if not named:
+        raise typer.BadParameter("nothing to set; name --retention or --max-bytes, none for no limit")
+    retention_s, max_bytes = named.get("retention_s"), named.get("max_bytes")
     with session.open() as ps:
         ps.journal(world).configure(retention_s, max_bytes)
     if session.out.as_json:

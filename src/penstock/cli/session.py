@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.cli.exits import next_step
 from penstock.cli.output import Output
 from penstock.errors import BackendUnavailable, InvalidConfig
 
@@ -44,7 +45,7 @@ class Session:
         """The store, which must exist: a mistyped path is an error, not a new store."""
         config = self.config()
         for path in missing_stores(config):
-            raise BackendUnavailable(f"there is no store in {path}; create it: penstock init --store {path}")
+            raise BackendUnavailable(f"there is no store in {path}; create it: {next_step(path, 'init')}")
         with self.create(config) as ps:
             yield ps
 

@@ -13,7 +13,7 @@ from penstock.cli.rows import Row, row
 from penstock.cli.session import Session, checked, missing_stores
 from penstock.cli.tables import Column
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 _BACKEND = (
     Column("backend", field("name"), style="bold"),

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from penstock import Worker
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 _DOING = {"running": "green", "overdue": "red", "starting": "yellow", "idle": "dim"}
 #: The screen shows so many slots; the line above them counts them all.
