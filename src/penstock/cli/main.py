@@ -132,8 +132,8 @@ def _usage(error: typer.TyperException) -> int:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "penstock"
     text = error.format_message().removeprefix("Invalid value: ")
-    text = text.replace("a valid int range", "a whole number").replace("a valid float range", "a number")
-    text = text.replace("a valid integer", "a whole number").replace("a valid float", "a number")
+    text = re.sub(r"a valid int(eger)?( range)?\b", "a whole number", text)
+    text = re.sub(r"a valid float( range)?\b", "a number", text)
     text = re.sub(
         r"^No such option: (-\d).*", r"\1… is read as an option; no number below 0 is accepted", text
     )
