@@ -101,11 +101,5 @@ def test_a_table_whose_columns_change_on_the_way_gets_a_new_heading(
     assert lines[:3] == ["id     extra", "short  xxxxxxxxxx", "brief  xxxxxxxxxx"]
     assert lines[3:5] == ["id", "a-name-of-twenty-one-"]
     # Where the id alone is wider than the screen, each row is a list of its fields.
-    assert lines[5:] == [
-        "",
-        f"id     {'n' * 31}",
-        "extra  xxxxxxxxxx",
-        "",
-        "id     last",
-        "extra  xxxxxxxxxx",
-    ]
+    assert lines[5:8] == [f"id     {'n' * 31}", "extra  xxxxxxxxxx", ""]
+    assert lines[8:] == ["id     last", "extra  xxxxxxxxxx", ""]

@@ -163,9 +163,9 @@ class StreamedTable:
             self._out.write("  ".join(cells).rstrip() + "\n")
 
     def _print_rich(self) -> None:
-        begun, console = self._headed is not None, self._out.console()
+        console = self._out.console()
         table, self._headed = terminal_table(self._rows, self._layout, self._headed or ())
         with _pipe():
-            if begun and not self._headed:
-                console.print()
             console.print(table, soft_wrap=not self._headed)
+            if not self._headed:
+                console.print()
