@@ -96,6 +96,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     backends: dict[str, StorageSettings | BackendSettings] = {}
     queues: dict[str, QueueConfig] = {}
 
+    def all_backends(self) -> dict[str, StorageSettings | BackendSettings]:
+        """The default one among them, under its name."""
+        return {DEFAULT: self.default, **self.backends}
+
 
 def resolve(target: str | os.PathLike[str] | Config, environ: Mapping[str, str] = os.environ) -> Config:
     """A Config as it is; a URL, a .yaml file or a folder read."""

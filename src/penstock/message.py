@@ -235,6 +235,17 @@ def format_id(raw: bytes) -> str:
     return f"{h[:8]}-{h[8:12]}-{h[12:16]}-{h[16:20]}-{h[20:]}"
 
 
+def parse_new_id(text: str | uuid.UUID) -> bytes:
+    """The same of an id that a producer has chosen."""
+    try:
+        return parse_id(text)
+    except InvalidMessage:
+        raise InvalidMessage(
+            f"id {text!r:.80} is not a UUID in its usual lower-case form; to enqueue under a key of your "
+            "own, use dedup_id, or an id from uuid.uuid5"
+        ) from None
+
+
 def parse_id(text: str | uuid.UUID) -> bytes:
     """The 16 bytes of a canonical UUID string; a `uuid.UUID` is taken too."""
     if isinstance(text, uuid.UUID):
@@ -246,10 +257,7 @@ def parse_id(text: str | uuid.UUID) -> bytes:
             raw = b""
         if len(raw) == 16 and format_id(raw) == text:
             return raw
-    raise InvalidMessage(
-        f"id {text!r:.80} is not a UUID in its usual lower-case form; to enqueue under a key of your own, "
-        "use dedup_id, or an id from uuid.uuid5"
-    )
+    raise InvalidMessage(f"id {text!r:.80} is not a UUID in its usual lower-case form, as lists show them")
 
 
 def parse_receipt(text: str) -> tuple[bytes, bytes] | None:

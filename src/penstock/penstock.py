@@ -6,8 +6,8 @@ import heapq
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Any
 
@@ -23,7 +23,7 @@ from penstock.backends.base import (
     QueueBackend,
     RekeyReport,
 )
-from penstock.backends.registry import factory_of, open_backend
+from penstock.backends.registry import check_config, naming, open_backend
 from penstock.clock import Clock
 from penstock.config import Config
 from penstock.errors import (
@@ -92,11 +92,8 @@ class Penstock:
         self._config = config
         self._backends: dict[str, QueueBackend] = {}
         try:
-            wanted = {DEFAULT: config.default, **config.backends}
-            for name, settings in wanted.items():
-                with _naming(config.source, "storage" if name == DEFAULT else f"backends.{name}"):
-                    factory_of(settings)  # All are known before the first is opened.
-            for name, settings in wanted.items():
+            check_config(config)  # All of it, before the first store is opened.
+            for name, settings in config.all_backends().items():
                 self._backends[name] = open_backend(settings, clock, rng, keys)
             self._declare_queues()
         except BaseException:
@@ -119,7 +116,7 @@ class Penstock:
                     )
             declared = {q: c.settings for q, c in self._config.queues.items() if c.backend == name}
             if any(existing.get(queue) != settings for queue, settings in declared.items()):
-                with _naming(self._config.source, "queues"):
+                with naming(self._config.source, "queues"):
                     backend.replace_queues([*({**existing, **declared}).values()])
 
     # -- queues
@@ -304,15 +301,6 @@ def _together(reports: Sequence[CheckReport]) -> CheckReport:
         dict(counts),
         sum(left),
     )
-
-
-@contextmanager
-def _naming(source: str, key: str) -> Iterator[None]:
-    """An error of configuration says where the setting stands."""
-    try:
-        yield
-    except InvalidConfig as error:
-        raise InvalidConfig(f"{source}: {key}: {error}") from None
 
 
 class Throttles:

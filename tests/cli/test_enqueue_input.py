@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.cli import feed
-from tests.cli.calling import Cli
+from penstock.cli import feed, main
+from tests.cli.calling import Cli, command
 
 
 def stored(cli: Cli) -> list[dict[str, Any]]:
@@ -65,12 +66,12 @@ def test_batches_are_as_large_as_asked(cli: Cli) -> None:
 
 
 def test_large_payloads_end_a_batch(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from penstock.cli import enqueue
+    from penstock.cli import intake
     from penstock.queue import Queue
 
     sizes: list[int] = []
     whole = Queue.enqueue_many
-    monkeypatch.setattr(enqueue, "BATCH_BYTES", 100)
+    monkeypatch.setattr(intake, "BATCH_BYTES", 100)
 
     def noting(self: Queue, batch: Any) -> Any:
         sizes.append(len(batch))
@@ -152,6 +153,32 @@ def test_rejects_go_to_a_file_with_what_was_read(cli: Cli, tmp_path: Path) -> No
     assert (first["source"], first["line"], first["row"]) == ("standard input", 2, '{"payload":5}\n')
     assert "$.payload" in first["reason"]
     assert base64.b64decode(second["row_base64"]) == b"\xff\n"
+
+
+def test_rejects_are_added_to_those_of_an_earlier_run(cli: Cli, tmp_path: Path) -> None:
+    for number in (1, 2):
+        cli("enqueue", "emails", "--jsonl", "--rejects", "bad", input=f'{{"payload":{number}}}\n', code=1)
+    kept = [json.loads(line)["row"] for line in (tmp_path / "bad").read_text().splitlines()]
+    assert kept == ['{"payload":1}\n', '{"payload":2}\n']
+
+
+def test_rejects_never_go_to_a_file_that_is_read(cli: Cli, tmp_path: Path) -> None:
+    content = '{"payload":"a"}\nbad\n'
+    (tmp_path / "a").write_text(content)
+    (tmp_path / "b").symlink_to("a")
+    answer = cli("enqueue", "emails", "--jsonl", "--file", "a", "--rejects", "b", code=2)
+    assert "b is being read; name another file for --rejects" in answer.err
+    with open(tmp_path / "a", "rb") as given:
+        piped = subprocess.run(
+            command("enqueue", "emails", "--jsonl", "--rejects", "a"),
+            cwd=tmp_path,
+            stdin=given,
+            capture_output=True,
+            check=False,
+        )
+    assert (piped.returncode, b"is being read" in piped.stderr) == (2, True)
+    assert (tmp_path / "a").read_text() == content
+    assert stored(cli) == []
 
 
 def test_what_list_writes_enqueue_can_read_after_choosing_fields(cli: Cli) -> None:
@@ -262,6 +289,9 @@ def test_nothing_to_read_is_1(cli: Cli) -> None:
         (["--lines", "--dedup-id", "x"], "for one message"),
         (["--lines", "--rejects", "no/where"], "cannot write no/where: No such file or directory"),
         (["--lines", "--batch", "0"], "--batch"),
+        (["hello", "--batch", "3"], "--batch and --rejects are for --file"),
+        (["hello", "--rejects", "r"], "--batch and --rejects are for --file"),
+        (["--jsonl", "--payload-column", "body"], "--payload-column is for --csv"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(arguments: list[str], said: str, cli: Cli) -> None:
@@ -288,3 +318,37 @@ def test_a_store_that_fails_halfway_says_how_far_it_got(cli: Cli, monkeypatch: p
     assert said[0].startswith("stopped after standard input, line 10: 10 accepted")
     assert said[1] == "penstock: no room to write: free some space"
     assert len(stored(cli)) == 10
+
+
+def test_where_it_stopped_is_the_end_of_a_batch_whoever_stops_reading(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.cli.output import Output, PipeClosed
+
+    def closed(self: Output, text: str) -> None:
+        raise PipeClosed
+
+    monkeypatch.setattr(Output, "say", closed)
+    monkeypatch.setattr(main, "_close_pipe", lambda: 141)
+    answer = cli("enqueue", "emails", "--lines", "--ids", "--batch", "5", input="x\n" * 20, code=141)
+    assert answer.err.startswith("stopped after standard input, line 5: 5 accepted")
+    assert len(stored(cli)) == 5
+
+
+def test_an_interrupted_write_is_said_to_be_unsure(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    from penstock.queue import Queue
+
+    whole, calls = Queue.enqueue_many, iter(range(10))
+
+    def interrupted(self: Queue, batch: Any) -> Any:
+        found = whole(self, batch)
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+        return found
+
+    monkeypatch.setattr(Queue, "enqueue_many", interrupted)
+    answer = cli("enqueue", "emails", "--lines", "--batch", "5", input="x\n" * 20, code=130)
+    assert answer.err.startswith(
+        "stopped after standard input, line 5 (what follows up to standard input, line 10 may be stored "
+        "too): 5 accepted"
+    )

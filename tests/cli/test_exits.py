@@ -61,7 +61,7 @@ def test_a_damaged_store_is_4(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(penstock.Penstock, "check", lambda self, *a, **k: report)
     answer = cli("check", code=4)
     assert "ready row is missing" in answer.out
-    assert "1 problems; to mend them" in answer.out
+    assert "1 problems; to mend what can be mended: penstock check --repair" in answer.out
     assert cli("check", "--json", code=4).object["problems"][0]["where"] == "message 7"
 
 
@@ -92,3 +92,12 @@ def test_errors_of_the_store_end_in_a_line_and_their_code(
     with_trace = cli("queues", "list", "--debug", code=code)
     assert "Traceback" in with_trace.err
     assert with_trace.err.splitlines()[-1] == answer.err.strip()
+
+
+@pytest.mark.parametrize("form", [["--store", "penstock-data"], ["--store=penstock-data"]])
+def test_what_to_do_next_is_to_be_done_on_the_same_store(form: list[str], cli: Cli) -> None:
+    answer = cli("stats", "nope", *form, code=1)
+    assert answer.err.endswith("create it: penstock queues create nope --store penstock-data\n")
+    answer = cli("move", "emails", "nope", "01a1e314-7a5c-72f1-8a4d-3868221002be", *form, code=1)
+    assert answer.err.endswith("create it: penstock queues create nope --store penstock-data\n")
+    assert cli(*form, "stats", "nope", code=1).err.endswith("nope --store penstock-data\n")

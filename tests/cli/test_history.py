@@ -55,8 +55,9 @@ def test_cursors_are_opened_read_committed_and_dropped(cli: Cli) -> None:
 @pytest.mark.parametrize("words", [["read"], ["commit", "1"], ["drop"]])
 def test_a_mistyped_cursor_is_not_made(words: list[str], cli: Cli) -> None:
     verb, *rest = words
-    answer = cli("cursors", verb, "emails", "archiv", *rest, code=2)
+    answer = cli("cursors", verb, "emails", "archiv", *rest, code=1)
     assert "has no cursor 'archiv'" in answer.err
+    assert answer.err.endswith("create it: penstock cursors open emails archiv\n")
     assert cli("cursors", "list", "emails", "--json", code=1).raw == b""
 
 
@@ -103,7 +104,7 @@ def test_worlds_are_appended_to_scanned_and_configured(cli: Cli) -> None:
         "journal", "configure", "audit", "--retention", "30d", "--max-bytes", "1MiB", "--json"
     ).object
     assert configured == {"world": "audit", "retention_s": 30 * 86_400.0, "max_bytes": 2**20}
-    assert cli("journal", "configure", "audit").out == "world 'audit' configured\n"
+    assert cli("journal", "configure", "audit", "--max-bytes", "none").out == "world 'audit' configured\n"
 
 
 def test_what_a_world_does_not_have_is_1(cli: Cli) -> None:
@@ -148,3 +149,11 @@ def test_state_keeps_bytes(cli: Cli) -> None:
     assert cli("state", "delete", "blob", "--json").object == {"key": "blob", "deleted": True}
     assert cli("state", "delete", "blob", code=1).out == "nothing is stored under 'blob'\n"
     assert cli("state", "get", "blob", code=1).err.startswith("nothing is stored under 'blob'")
+
+
+def test_a_world_is_not_configured_to_nothing_by_mistake(cli: Cli) -> None:
+    cli("journal", "append", "audit", "login")
+    cli("journal", "configure", "audit", "--retention", "1d")
+    assert "name --retention or --max-bytes" in cli("journal", "configure", "audit", code=2).err
+    answer = cli("journal", "configure", "audit", "--retention", "none", "--json").object
+    assert (answer["retention_s"], answer["max_bytes"]) == (None, None)

@@ -163,7 +163,9 @@ def test_get_of_what_is_not_there_is_1_and_shows_the_others(cli: Cli) -> None:
     answer = cli("get", "emails", gone, there, "--json", code=1)
     assert answer.object["id"] == there
     assert f"message {gone} is not in queue 'emails'" in answer.err
-    assert "not a UUID" in cli("get", "emails", "nonsense", code=2).err
+    answer = cli("get", "emails", "nonsense", there, "--json", code=1)
+    assert answer.object["id"] == there
+    assert "'nonsense' is not a UUID in its usual lower-case form, as lists show them" in answer.err
 
 
 def test_raw_writes_the_bytes_and_nothing_else(cli: Cli, tmp_path: Path) -> None:
@@ -241,7 +243,7 @@ def test_purge_of_one_state_leaves_the_others(cli: Cli) -> None:
     [
         (["enqueue", "gone", "x"], 1, "queue 'gone' does not exist"),
         (["enqueue", "emails", "x", "--priority", "10"], 2, "priority"),
-        (["enqueue", "emails", "x", "--priority", "high"], 2, "'high' is not a valid int"),
+        (["enqueue", "emails", "x", "--priority", "high"], 2, "'high' is not a whole number"),
         (["enqueue", "emails", "x", "--id", "7"], 2, "not a UUID"),
         (["enqueue", "emails", "x", "--header", "oops"], 2, "has no '='; accepted: --header NAME=VALUE"),
         (["enqueue", "emails", "x", "-H", "a=1", "-H", "a=2"], 2, "header 'a' is given twice"),
@@ -253,6 +255,13 @@ def test_purge_of_one_state_leaves_the_others(cli: Cli) -> None:
         (["due", "--since", "yesterday"], 2, "'yesterday' is not a time; accepted: 2026-11-16"),
         (["move", "emails", "gone", str(uuid.UUID(int=1))], 1, "queue 'gone' does not exist"),
         (["redrive", "emails", "--to", "gone"], 1, "queue 'gone' does not exist"),
+        (["lease", "emails", "--raw", "--json"], 2, "--raw and --json exclude each other"),
+        (["--json", "peek", "emails", "--raw"], 2, "--raw and --json exclude each other"),
+        (["peek", "emails", "-n", "x"], 2, "'x' is not a whole number"),
+        (["events", "emails", "--after", "-3"], 2, "-3 is not in the range"),
+        (["cursors", "commit", "emails", "archive", "-3"], 2, "no number below 0 is accepted"),
+        (["events", "emails", "--follow", "--every", "0"], 2, "'0' is no interval; accepted: 10ms to 1d"),
+        (["stats", "--watch", "--every", "9" * 30 + "d"], 2, "is too long; accepted: up to 3650d"),
         (["throttles", "set", "api", "--rate", "5"], 1, "throttling"),
         (["throttles", "get", "api"], 1, "throttling"),
         (["throttles", "delete", "api"], 1, "throttling"),
@@ -263,3 +272,18 @@ def test_errors_are_one_line(arguments: list[str], code: int, said: str, cli: Cl
     assert said in answer.err
     assert answer.err.count("\n") == 1
     assert answer.out == ""
+
+
+def test_what_falls_due_within_the_hour_is_asked_for_by_a_duration(cli: Cli) -> None:
+    cli("enqueue", "emails", "soon", "--delay", "10m")
+    cli("enqueue", "emails", "late", "--delay", "2h")
+    (found,) = cli("due", "--until", "1h", "--json").objects
+    assert 0 < found["in_s"] <= 600
+    (found,) = cli("due", "--since", "1h", "--json").objects
+    assert found["in_s"] > 3600
+
+
+def test_what_was_never_a_receipt_is_shown_by_its_beginning(cli: Cli) -> None:
+    answer = cli("ack", "emails", "-", input="z" * 5000, code=1)
+    assert max(len(line) for line in answer.lines) < 400
+    assert f"{'z' * 59}…  refused" in answer.out

@@ -79,6 +79,40 @@ def test_a_closed_pipe_is_silent(form: list[str], cli: Cli) -> None:
     assert cli.process("check").code == 0
 
 
+def test_help_that_nobody_reads_to_its_end_is_a_closed_pipe_too(cli: Cli) -> None:
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", '"$@" | true', "-", *command("--help")],
+        cwd=cli.folder,
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "closed", "code"),
+    [
+        (["stats"], ">&-", 0),
+        (["stats", "nope"], "2>&-", 1),
+        (["queues", "delete", "emails"], "<&-", 2),
+        (["enqueue", "emails"], "<&- >&- 2>&-", 0),
+    ],
+)
+def test_closed_streams_are_read_as_empty_and_written_to_nowhere(
+    words: list[str], closed: str, code: int, cli: Cli
+) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f'"$@" {closed}', "-", *command(*words)],
+        cwd=cli.folder,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert b"Traceback" not in done.stderr
+    if words[0] == "enqueue":
+        assert cli("stats", "emails", "--json").object["ready"] == 1
+
+
 def test_a_full_disk_behind_standard_output_is_an_error_of_one_line(cli: Cli) -> None:
     cli.process("enqueue", "emails", "hello")
     with open("/dev/full", "wb") as full:

@@ -151,7 +151,46 @@ def test_a_configuration_that_cannot_be_used_is_named_and_is_2(bare: Cli) -> Non
     answer = bare("config", "check", "bad.yaml", code=2)
     assert answer.err.startswith("penstock: bad.yaml: storage.durabilty is not known; accepted: engine, path")
     (bare.folder / "far.yaml").write_text('backends: {far: {url: "gopher://x"}}')
-    assert "'gopher' is not known" in bare("config", "check", "far.yaml", code=2).err
+    answer = bare("config", "check", "far.yaml", code=2)
+    assert answer.err.startswith("penstock: far.yaml: backends.far: backend 'gopher' is not known; known:")
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ("queues: {b: {max_leased: 3}}", 2, "queue 'b': max_leased is not available on embedded"),
+        ("queues: {b: {dead_letter: nope}}", 2, "bad.yaml: queues.b.dead_letter is 'nope', which is not"),
+        ("storage: {encryption: {enabled: true}}", 3, "needs the key 'main', which is not there; set PENST"),
+        ("storage: {encryption: {enabled: true, key_file: none}}", 3, "No such file or directory"),
+    ],
+)
+def test_what_no_command_could_use_is_refused_and_leaves_no_store(
+    text: str, code: int, said: str, bare: Cli
+) -> None:
+    (bare.folder / "bad.yaml").write_text(text)
+    for words in (["config", "check", "bad.yaml"], ["init", "--store", "bad.yaml"]):
+        answer = bare(*words, code=code)
+        assert said in answer.err
+        assert answer.err.count("\n") == 1
+        assert [path.name for path in bare.folder.iterdir()] == ["bad.yaml"]
+    if "max_leased" in text:
+        with pytest.raises(penstock.InvalidConfig, match="max_leased"):
+            penstock.open("bad.yaml")
+        assert not bare.store.exists()
+
+
+def test_a_dead_letter_queue_may_be_in_the_store_alone(cli: Cli) -> None:
+    (cli.folder / "penstock.yaml").write_text("queues: {b: {dead_letter: emails}}")
+    assert cli("config", "check").lines[-2] == (
+        "penstock.yaml: queues.b.dead_letter is 'emails', which is not declared here: "
+        "the store must have it already"
+    )
+    cli("init")
+    assert cli("stats", "b", "--json").object["ready"] == 0
+
+
+def test_a_store_in_memory_cannot_be_made(bare: Cli) -> None:
+    assert "ends with the command; name a folder" in bare("init", "--store", "memory:", code=2).err
 
 
 def test_secrets_are_masked(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,6 +216,13 @@ def test_bench_measures_a_store_of_its_own_and_leaves_nothing(bare: Cli) -> None
     assert list(bare.folder.iterdir()) == []
 
 
+def test_bench_says_what_it_cannot_store(bare: Cli) -> None:
+    answer = bare("bench", "--size", "100MB", "-n", "1", "--durability", "os", code=2)
+    assert "payload" in answer.err
+    assert answer.err.count("\n") == 1
+    assert list(bare.folder.iterdir()) == []
+
+
 def test_bench_on_a_given_store_leaves_its_queues_alone(cli: Cli) -> None:
     shown = cli("bench", "-n", "10", "--batch", "5", "--store", str(cli.store)).out
     assert "MESSAGES/S" in shown
@@ -186,6 +232,7 @@ def test_bench_on_a_given_store_leaves_its_queues_alone(cli: Cli) -> None:
 
 def test_demo_refuses_what_it_cannot_use(cli: Cli) -> None:
     assert "--messages" in cli("demo", "--messages", "0", code=2).err
+    assert "a store of its own" in cli("demo", "--store", str(cli.store), code=2).err
     assert f"{cli.store} exists; name a folder" in cli("demo", "--path", str(cli.store), code=2).err
 
 

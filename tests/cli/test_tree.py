@@ -79,9 +79,20 @@ def test_the_help_lists_every_command(bare: Cli) -> None:
 
 
 def test_a_group_without_a_command_shows_its_help(bare: Cli) -> None:
-    answer = bare("queues", code=2)
-    assert "create" in answer.out
+    answer = bare("cursors", code=2)
+    assert "commit" in answer.out
     assert answer.err == ""
+
+
+def test_queues_without_a_command_lists_them(cli: Cli) -> None:
+    assert cli("queues").out == cli("queues", "list").out
+    assert cli("queues", "--json").object["name"] == "emails"
+    cli("queues", "--store", "elsewhere", "list", code=3)
+
+
+@pytest.mark.parametrize("name", LEAVES)
+def test_completion_is_installed_by_the_command_above_all(name: str) -> None:
+    assert [param.name for param in LEAVES[name].params if "completion" in (param.name or "")] == []
 
 
 def test_the_version_can_be_asked_for(bare: Cli) -> None:

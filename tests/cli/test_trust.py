@@ -33,7 +33,7 @@ def test_check_says_what_and_where_and_a_repair_what_it_did(bare: Cli) -> None:
     header, first, *_, last = answer.lines
     assert header.split() == ["HOW", "BAD", "QUEUE", "WHERE", "WHAT"]
     assert first.split()[:2] == ["index", "jobs"]
-    assert last.endswith("; to mend them: penstock check --repair")
+    assert last.endswith("; to mend what can be mended: penstock check --repair")
     assert bare("check", "--json", code=4).object["counts"] == {"ready_missing": 1}
     mended = bare("check", "--repair")
     assert "WHAT WAS DONE" in mended.lines[0]

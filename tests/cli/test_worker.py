@@ -150,3 +150,23 @@ def test_what_a_worker_cannot_use_is_named(
     answer = cli.process("worker", *arguments, code=code)
     assert said in answer.err
     assert answer.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("def f(:", "SyntaxError: invalid syntax"),
+        ("raise RuntimeError('db down')", "RuntimeError: db down"),
+        ("import sys; sys.exit(5)", "SystemExit: 5"),
+        ("import nowhere", "No module named 'nowhere'"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_the_users_to_mend(
+    content: str, said: str, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"broken_{abs(hash(content))}"
+    (cli.folder / f"{name}.py").write_text(content)
+    monkeypatch.syspath_prepend(cli.folder)
+    answer = cli("worker", f"{name}:f", "-q", "emails", code=2)
+    assert f"handler '{name}:f' cannot be imported: {said}" in answer.err
+    assert answer.err.count("\n") == 1

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
+from rich.progress import Progress, TaskID
 
 import penstock
 from penstock import demo
+from penstock.demo.play import prove
 from penstock.demo.proof import Report
 from penstock.demo.shops import QUEUE
 
@@ -32,6 +37,26 @@ def test_the_demo_gives_its_numbers_as_json(capsys: pytest.CaptureFixture[str]) 
     assert demo.main(["--messages", "50", "--json"]) == 0
     numbers = json.loads(capsys.readouterr().out)
     assert (numbers["ok"], numbers["enqueued"], numbers["missing"]) == (True, 50, 0)
+    assert {"late_acks", "rate_per_s"} <= set(numbers)
+
+
+def test_the_demo_shows_how_far_its_check_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal that is not there: only what the bars are told."""
+    with penstock.open("memory:") as ps:
+        ps.create_queue(QUEUE).enqueue_many([penstock.NewMessage(b"") for _ in range(50)])
+        told: list[tuple[float, float | None]] = []
+        update = Progress.update
+
+        def noting(self: Progress, task: TaskID, **named: Any) -> None:
+            update(self, task, **named)
+            if self.tasks[task].description == "check":
+                told.append((self.tasks[task].completed, self.tasks[task].total))
+
+        monkeypatch.setattr(Progress, "update", noting)
+        prove(ps, Console(file=io.StringIO()), Report())
+    assert told
+    assert told[-1][0] > 0
+    assert told[-1][0] == told[-1][1]
 
 
 def test_the_demo_fails_if_a_message_is_missing() -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from penstock.backends.base import QueueBackend
 from penstock.clock import Clock
-from penstock.config import BackendSettings, StorageSettings, masked_url
+from penstock.config import DEFAULT, BackendSettings, Config, StorageSettings, masked_url
 from penstock.errors import InvalidConfig
-from penstock.keyring import KeyProvider
+from penstock.keyring import KeyProvider, configured_keys
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
@@ -62,6 +63,45 @@ def factory_of(settings: StorageSettings | BackendSettings) -> Factory:
         shown = masked_url(settings.url)
         raise InvalidConfig(f"backend url {shown!r} has no scheme; known: {', '.join(known())}")
     return factory(scheme)
+
+
+@contextmanager
+def naming(source: str, key: str) -> Iterator[None]:
+    """An error of configuration says where the setting stands."""
+    try:
+        yield
+    except InvalidConfig as error:
+        raise InvalidConfig(f"{source}: {key}: {error}") from None
+
+
+def check_config(config: Config) -> None:
+    """Refuse what cannot be used, whatever the stores hold. Nothing is opened."""
+    from penstock.backends.embedded.admin import refuse_unavailable
+
+    backends = config.all_backends()
+    for name, settings in backends.items():
+        with naming(config.source, _key(name)):
+            factory_of(settings)
+    for queue in config.queues.values():
+        if isinstance(backends[queue.backend], StorageSettings):
+            with naming(config.source, "queues"):
+                refuse_unavailable(queue.settings, "embedded")
+
+
+def check_keys(config: Config) -> None:
+    """Refuse encryption whose key is not there. Nothing is opened; a key_command is run."""
+    from penstock.backends.embedded.encryption import needed_key
+
+    for name, settings in config.all_backends().items():
+        if isinstance(settings, StorageSettings) and settings.encryption.enabled:
+            encryption = settings.encryption
+            provider = configured_keys(encryption.key_file, encryption.key_command)
+            needed_key(provider, encryption.key_id, f"{config.source}: {_key(name)}")
+
+
+def _key(backend: str) -> str:
+    """Where a configuration has it."""
+    return "storage" if backend == DEFAULT else f"backends.{backend}"
 
 
 def open_backend(

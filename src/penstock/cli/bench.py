@@ -15,15 +15,15 @@ from penstock.cli import values
 from penstock.cli.columns import field, number
 from penstock.cli.command import command
 from penstock.cli.exits import Exit
-from penstock.cli.output import Column
 from penstock.cli.progress import Bar
 from penstock.cli.rows import Row
 from penstock.cli.session import Session
+from penstock.cli.tables import Column
 
 if TYPE_CHECKING:
     from penstock import Penstock, Queue
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 _COLUMNS = (
     Column("operation", field("operation"), style="bold"),
@@ -31,9 +31,9 @@ _COLUMNS = (
     Column("calls", number("calls"), right=True),
     Column("ms a call", lambda found: f"{found['mean_call_ms']:.2f}", right=True),
     Column("slowest ms", lambda found: f"{found['slowest_call_ms']:.2f}", right=True),
-    Column("durability", field("durability")),
-    Column("batch", number("batch"), right=True),
-    Column("bytes", number("payload_bytes"), right=True),
+    Column("durability", field("durability"), drop=1),
+    Column("batch", number("batch"), right=True, drop=1),
+    Column("bytes", number("payload_bytes"), right=True, drop=1),
 )
 
 
@@ -106,7 +106,9 @@ def _run(queue: Queue, messages: int, batch: int, payload_bytes: int, bar: Bar) 
     receipts: list[str] = []
 
     def enqueue(count: int) -> None:
-        queue.enqueue_many([NewMessage(payload) for _ in range(count)])
+        for result in queue.enqueue_many([NewMessage(payload) for _ in range(count)]):
+            if result.error is not None:
+                raise result.error
 
     def lease(count: int) -> None:
         receipts.extend(delivery.receipt for delivery in queue.lease(count, consumer="bench"))

@@ -11,11 +11,11 @@ from penstock.cli.command import command
 from penstock.cli.consume import given
 from penstock.cli.exits import Exit, wording
 from penstock.cli.options import QueueName, StateName, Yes, confirmed, queue_names
-from penstock.cli.output import Column
 from penstock.cli.progress import Bar, waiting
 from penstock.cli.session import Session
+from penstock.cli.tables import Column
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 _REDRIVE_SLICE = 1000
 _MOVED = (
@@ -25,7 +25,7 @@ _MOVED = (
         lambda found: "ok" if found["ok"] else "refused",
         style=lambda r: "green" if r["ok"] else "red",
     ),
-    Column("why", field("error"), flexible=True),
+    Column("why", field("error"), fold_chars=400),
 )
 
 
@@ -81,7 +81,11 @@ def move(
         outcomes = ps.queue(queue).move(wanted, target)
     session.out.rows(
         (
-            {"id": message_id, "ok": outcome.ok, "error": wording(outcome.error) if outcome.error else None}
+            {
+                "id": message_id,
+                "ok": outcome.ok,
+                "error": wording(outcome.error, session.given) if outcome.error else None,
+            }
             for message_id, outcome in zip(wanted, outcomes, strict=True)
         ),
         _MOVED,

@@ -8,25 +8,25 @@ import typer
 
 from penstock.cli.columns import field
 from penstock.cli.command import command
-from penstock.cli.exits import Exit
-from penstock.cli.output import Column
+from penstock.cli.exits import Exit, next_step
 from penstock.cli.progress import Bar
 from penstock.cli.rows import Row, row
 from penstock.cli.session import Session
+from penstock.cli.tables import Column
 
 if TYPE_CHECKING:
     from penstock.backends.base import CheckReport
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 _SEVERITIES = {"damage": "bold red", "orphan": "yellow", "index": "yellow"}
 _PROBLEMS = (
     Column("how bad", field("severity"), style=lambda found: _SEVERITIES.get(found["severity"], "")),
     Column("queue", field("queue"), style="bold", flexible=True),
-    Column("where", field("where"), flexible=True),
-    Column("what", field("what"), flexible=True),
+    Column("where", field("where"), fold_chars=400),
+    Column("what", field("what"), fold_chars=400),
 )
-_MENDED = (*_PROBLEMS, Column("what was done", field("action"), style="green", flexible=True))
+_MENDED = (*_PROBLEMS, Column("what was done", field("action"), style="green", fold_chars=400))
 
 
 @command(app, "check")
@@ -64,17 +64,18 @@ def _answer(session: Session, report: CheckReport, *, repair: bool) -> Exit:
         session.out.object(found)
     else:
         session.out.rows(found["problems"], _MENDED if repair else _PROBLEMS)
-        session.out.say(_summary(report, repair))
+        session.out.say(_summary(report, repair, session.given))
     return Exit.DONE if report.ok else Exit.DAMAGED
 
 
-def _summary(report: CheckReport, repair: bool) -> str:
+def _summary(report: CheckReport, repair: bool, store: str | None) -> str:
     problems = max(len(report.problems), sum(report.counts.values()))
     looked = f"{report.queues:,} queues, {report.messages:,} messages, {report.events:,} events: "
     if not problems:
         return looked + "everything fits"
     listed = f" ({len(report.problems):,} of them listed)" if problems > len(report.problems) else ""
     if not repair:
-        return f"{looked}{problems:,} problems{listed}; to mend them: penstock check --repair"
+        mend = next_step(store, "check", "--repair")
+        return f"{looked}{problems:,} problems{listed}; to mend what can be mended: {mend}"
     left = f"{report.remaining:,} left: run it again" if report.remaining else "0 left"
     return f"{looked}{problems:,} problems{listed}, {left}"

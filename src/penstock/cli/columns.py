@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from penstock.cli.output import Column
 from penstock.cli.rows import Row, bytes_of
+from penstock.cli.tables import Column
 from penstock.cli.text import count, iso, rate, shown_bytes, size, span
 from penstock.cli.values import duration
 from penstock.clock import NS_PER_S
@@ -99,39 +99,47 @@ def event_detail(row: Row) -> str:
 
 
 _ID = Column("id", field("id"))
-_KEY = Column("key", field("fairness_key"), flexible=True)
-_PRIORITY = Column("pri", field("priority"), right=True)
-_ATTEMPTS = Column("att", field("attempts"), right=True)
-_BYTES = Column("bytes", lambda row: count(len(bytes_of(row, "payload"))), right=True)
-_PAYLOAD = Column("payload", preview("payload"), flexible=True)
+_KEY = Column("key", field("fairness_key"), flexible=True, drop=4)
+_PRIORITY = Column("pri", field("priority"), right=True, drop=8)
+_ATTEMPTS = Column("att", field("attempts"), right=True, drop=6)
+_BYTES = Column("bytes", lambda row: count(len(bytes_of(row, "payload"))), right=True, drop=7)
+_PAYLOAD = Column("payload", preview("payload"), flexible=True, drop=1)
 
 #: state -> the columns that matter there.
 MESSAGES: dict[str, tuple[Column, ...]] = {
     "ready": (
         _ID,
-        Column("ready since", when("visible_at_ns")),
+        Column("ready since", when("visible_at_ns"), drop=3),
         _PRIORITY,
         _KEY,
         _ATTEMPTS,
         _BYTES,
         _PAYLOAD,
     ),
-    "delayed": (_ID, Column("ready at", when("visible_at_ns")), _PRIORITY, _KEY, _ATTEMPTS, _BYTES, _PAYLOAD),
-    "leased": (
+    "delayed": (
         _ID,
-        Column("lease ends", when("lease_expires_at_ns")),
-        Column("consumer", field("consumer"), flexible=True),
+        Column("ready at", when("visible_at_ns"), drop=3),
+        _PRIORITY,
         _KEY,
         _ATTEMPTS,
         _BYTES,
         _PAYLOAD,
     ),
-    "done": (_ID, Column("enqueued", when("enqueued_at_ns")), _KEY, _ATTEMPTS, _BYTES, _PAYLOAD),
+    "leased": (
+        _ID,
+        Column("lease ends", when("lease_expires_at_ns"), drop=3),
+        Column("consumer", field("consumer"), flexible=True, drop=5),
+        _KEY,
+        _ATTEMPTS,
+        _BYTES,
+        _PAYLOAD,
+    ),
+    "done": (_ID, Column("enqueued", when("enqueued_at_ns"), drop=3), _KEY, _ATTEMPTS, _BYTES, _PAYLOAD),
     "dead": (
         _ID,
         _ATTEMPTS,
         _KEY,
-        Column("reason", field("reason"), flexible=True, style="red"),
+        Column("reason", field("reason"), fold_chars=160, style="red"),
         _BYTES,
         _PAYLOAD,
     ),
@@ -162,26 +170,26 @@ MESSAGE = (
 
 EVENTS = (
     Column("seq", field("seq"), right=True),
-    Column("at", when("at_ns"), style="dim"),
+    Column("at", when("at_ns"), style="dim", drop=1),
     Column("kind", field("kind"), style=lambda row: _KINDS.get(row["kind"], "")),
     Column("message", field("message_id")),
-    Column("att", field("attempt"), right=True),
-    Column("detail", event_detail, flexible=True),
+    Column("att", field("attempt"), right=True, drop=2),
+    Column("detail", event_detail, fold_chars=160),
 )
 
 ENTRIES = (
     Column("seq", field("seq"), right=True),
-    Column("at", when("at_ns"), style="dim"),
+    Column("at", when("at_ns"), style="dim", drop=2),
     Column("id", field("id")),
     Column("kind", field("kind"), style="cyan"),
-    Column("labels", listed("labels"), flexible=True),
-    Column("flags", listed("flags"), flexible=True),
-    Column("vector", lambda row: f"{len(row['vector'])} numbers" if row.get("vector") else ""),
+    Column("labels", listed("labels"), flexible=True, drop=1),
+    Column("flags", listed("flags"), flexible=True, drop=1),
+    Column("vector", lambda row: f"{len(row['vector'])} numbers" if row.get("vector") else "", drop=3),
     Column("body", preview("body"), flexible=True),
 )
 
 DUE = (
-    Column("at", when("at_ns")),
+    Column("at", when("at_ns"), drop=1),
     Column("in", lambda row: span(row["in_s"]), right=True),
     Column("what", field("what"), style="cyan"),
     Column("queue", field("queue"), flexible=True),
@@ -191,13 +199,15 @@ DUE = (
 QUEUES = (
     Column("queue", field("name"), style="bold", flexible=True),
     Column("lease", lambda row: span(row["lease_s"]), right=True),
-    Column("attempts", field("max_attempts"), right=True),
-    Column("retry", lambda row: retry_text(row["retry"]), flexible=True),
+    Column("attempts", field("max_attempts"), right=True, drop=1),
+    Column("retry", lambda row: retry_text(row["retry"]), fold_chars=400),
     Column("dead letters", field("dead_letter"), flexible=True),
-    Column("order", lambda row: "fifo" if row["fifo"] else "fair"),
-    Column("keep done", lambda row: span(row["retention_s"]) if row["retention_s"] else "", right=True),
-    Column("dedup", lambda row: span(row["dedup_window_s"]), right=True),
-    Column("journal", lambda row: span(row["journal_retention_s"]) or "for ever", right=True),
+    Column("order", lambda row: "fifo" if row["fifo"] else "fair", drop=2),
+    Column(
+        "keep done", lambda row: span(row["retention_s"]) if row["retention_s"] else "", right=True, drop=5
+    ),
+    Column("dedup", lambda row: span(row["dedup_window_s"]), right=True, drop=4),
+    Column("journal", lambda row: span(row["journal_retention_s"]) or "for ever", right=True, drop=3),
 )
 
 STATS = (
@@ -206,13 +216,13 @@ STATS = (
     Column("delayed", number("delayed"), right=True, style=_lit("delayed", "cyan")),
     Column("leased", number("leased"), right=True, style=_lit("leased", "yellow")),
     Column("dead", number("dead"), right=True, style=_lit("dead", "bold red")),
-    Column("done", number("done"), right=True, style="dim"),
-    Column("oldest", lambda row: span(row["oldest_ready_age_s"]), right=True),
-    Column("in/s", lambda row: rate(row["enqueue_rate_per_s"]), right=True),
-    Column("out/s", lambda row: rate(row["ack_rate_per_s"]), right=True),
-    Column("fail/s", lambda row: rate(row["fail_rate_per_s"]), right=True, style="red"),
-    Column("total in", number("enqueued_total"), right=True, style="dim"),
-    Column("journal", lambda row: size(row["journal_bytes"]), right=True, style="dim"),
+    Column("done", number("done"), right=True, style="dim", drop=3),
+    Column("oldest", lambda row: span(row["oldest_ready_age_s"]), right=True, drop=1),
+    Column("in/s", lambda row: rate(row["enqueue_rate_per_s"]), right=True, drop=2),
+    Column("out/s", lambda row: rate(row["ack_rate_per_s"]), right=True, drop=2),
+    Column("fail/s", lambda row: rate(row["fail_rate_per_s"]), right=True, style="red", drop=2),
+    Column("total in", number("enqueued_total"), right=True, style="dim", drop=4),
+    Column("journal", lambda row: size(row["journal_bytes"]), right=True, style="dim", drop=5),
 )
 
 STATS_OF_ONE = (

@@ -95,8 +95,14 @@ def command(
 
 def session_of(ctx: typer.Context, values: dict[str, Any]) -> Session:
     """Take the common options out of a command's values; those before the command count too."""
-    before: dict[str, Any] = ctx.find_root().params
+    before: list[dict[str, Any]] = []
+    above = ctx.parent
+    while above is not None:
+        before.append(above.params)
+        above = above.parent
     values.pop("debug")
-    store = values.pop("store") or before.get("store")
-    as_json = values.pop("as_json") or before.get("as_json", False)
+    store = values.pop("store") or next((found["store"] for found in before if found.get("store")), None)
+    as_json = values.pop("as_json") or any(found.get("as_json") for found in before)
+    if as_json and values.get("raw"):
+        raise typer.BadParameter("--raw and --json exclude each other; choose one")
     return Session(store, Output(as_json=as_json))

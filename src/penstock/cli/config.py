@@ -8,9 +8,9 @@ import typer
 
 from penstock.cli.columns import field
 from penstock.cli.command import Group, command
-from penstock.cli.output import Column
 from penstock.cli.rows import Row, row
-from penstock.cli.session import Session
+from penstock.cli.session import Session, checked
+from penstock.cli.tables import Column
 from penstock.cli.text import size
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ def _value(found: Row) -> str:
 
 
 _COLUMNS = (
-    Column("key", field("key"), style="bold", flexible=True),
-    Column("value", _value, flexible=True),
+    Column("key", field("key"), style="bold", fold_chars=400),
+    Column("value", _value, fold_chars=400),
     Column("from", field("origin"), style=lambda found: _ORIGINS.get(found["origin"], "")),
-    Column("which", field("detail"), style="dim", flexible=True),
+    Column("which", field("detail"), style="dim", flexible=True, drop=1),
 )
 
 
@@ -54,15 +54,20 @@ _COLUMNS = (
 def check(session: Session, target: Target = None) -> None:
     """Say whether a configuration can be used, and explain every value. Nothing is opened.
 
-    Exit code 2: it cannot be used.
+    Exit code 2: it cannot be used; 3: a key of its encryption is not there.
     """
+    from penstock.config import resolve
+
     name = target or session.target
     settings = _settings(name)
+    notes = checked(resolve(name))
     if session.out.as_json:
-        session.out.object({"source": str(name), "ok": True, "settings": settings})
+        session.out.object({"source": str(name), "ok": True, "notes": notes, "settings": settings})
         return
     session.out.rows(settings, _COLUMNS)
     queues = len({found["key"].split(".")[1] for found in settings if found["key"].startswith("queues.")})
+    for note in notes:
+        session.out.say(note)
     session.out.say(f"{name} can be used; queues that it declares: {queues}")
 
 
@@ -73,11 +78,6 @@ def show(session: Session, target: Target = None) -> None:
 
 
 def _settings(target: str | Path) -> list[Row]:
-    from penstock.backends.registry import factory_of
-    from penstock.config import resolve
     from penstock.effective import explain
 
-    config = resolve(target)
-    for backend in (config.default, *config.backends.values()):
-        factory_of(backend)  # One that nobody knows, or that is not installed, is an error.
     return [row(setting) for setting in explain(target)]

@@ -14,14 +14,14 @@ from penstock.cli.columns import MESSAGE, field
 from penstock.cli.command import command
 from penstock.cli.exits import Exit, wording
 from penstock.cli.options import LeaseTime, QueueName, Raw
-from penstock.cli.output import Column
-from penstock.cli.rows import row
+from penstock.cli.rows import Row, row
 from penstock.cli.session import Session
+from penstock.cli.tables import Column
 
 if TYPE_CHECKING:
     from penstock import Outcome, Queue
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 CONSUMER = "cli"
 Receipts = Annotated[
@@ -33,14 +33,23 @@ Receipts = Annotated[
 ]
 Reason = Annotated[str, typer.Option("--reason", help="Why; kept in the journal and with a dead message.")]
 
+#: A receipt has 56 characters; what is longer is none, and its beginning is enough to find it.
+RECEIPT_CHARS = 60
+
+
+def _receipt(found: Row) -> str:
+    text: str = found["receipt"]
+    return text if len(text) <= RECEIPT_CHARS else text[: RECEIPT_CHARS - 1] + "…"
+
+
 _OUTCOMES = (
-    Column("receipt", field("receipt")),
+    Column("receipt", _receipt),
     Column(
         "outcome",
         lambda found: "ok" if found["ok"] else "refused",
         style=lambda r: "green" if r["ok"] else "red",
     ),
-    Column("why", field("error"), flexible=True),
+    Column("why", field("error"), fold_chars=400),
 )
 
 
@@ -142,7 +151,11 @@ def _finish(
         outcomes = call(ps.queue(queue), batch)
     session.out.rows(
         (
-            {"receipt": receipt, "ok": outcome.ok, "error": wording(outcome.error) if outcome.error else None}
+            {
+                "receipt": receipt,
+                "ok": outcome.ok,
+                "error": wording(outcome.error, session.given) if outcome.error else None,
+            }
             for receipt, outcome in zip(batch, outcomes, strict=True)
         ),
         _OUTCOMES,

@@ -8,11 +8,11 @@ import typer
 
 from penstock.cli.columns import CURSORS, EVENTS
 from penstock.cli.command import Group, command
-from penstock.cli.exits import Exit
+from penstock.cli.exits import Exit, next_step
 from penstock.cli.options import Limit, QueueName
 from penstock.cli.rows import Row, row
 from penstock.cli.session import Session
-from penstock.errors import InvalidMessage
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock import Cursor, Queue
@@ -63,7 +63,7 @@ def read(
 ) -> Exit:
     """Show the events that a cursor has not read."""
     with session.open() as ps:
-        cursor = _existing(ps.queue(queue), name)
+        cursor = _existing(session, ps.queue(queue), name)
         events = cursor.read(limit)
         session.out.rows((row(event) for event in events), EVENTS, f"cursor {name!r} has read everything")
         if commit and events:
@@ -84,7 +84,7 @@ def commit(
     """Set a cursor's position."""
     with session.open() as ps:
         q = ps.queue(queue)
-        _existing(q, name).commit(seq)
+        _existing(session, q, name).commit(seq)
         _show(session, q, name)
 
 
@@ -92,7 +92,7 @@ def commit(
 def drop(session: Session, queue: QueueName, name: Name) -> None:
     """Forget a cursor; it holds nothing back any more."""
     with session.open() as ps:
-        _existing(ps.queue(queue), name).drop()
+        _existing(session, ps.queue(queue), name).drop()
     if session.out.as_json:
         session.out.object({"queue": queue, "name": name, "dropped": True})
     session.out.say(f"cursor {name!r} of queue {queue!r} dropped")
@@ -109,12 +109,12 @@ def _show(session: Session, queue: Queue, name: str) -> None:
             session.out.record({"queue": queue.name, **found}, CURSORS)
 
 
-def _existing(queue: Queue, name: str) -> Cursor:
+def _existing(session: Session, queue: Queue, name: str) -> Cursor:
     """A mistyped name is an error, not a new cursor."""
     known = [cursor.name for cursor in queue.cursors()]
     if name not in known:
-        raise InvalidMessage(
+        raise PenstockError(
             f"queue {queue.name!r} has no cursor {name!r}; it has: {', '.join(map(repr, known)) or 'none'}; "
-            "create one: penstock cursors open"
+            f"create it: {next_step(session.given, 'cursors', 'open', queue.name, name)}"
         )
     return queue.cursor(name)

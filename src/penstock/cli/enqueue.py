@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import functools
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
 from penstock.cli import feed, values
 from penstock.cli.command import command
-from penstock.cli.exits import Exit, wording
+from penstock.cli.exits import Exit
 from penstock.cli.feed import Item, Source, argument_bytes
+from penstock.cli.intake import Intake, reject_to
 from penstock.cli.options import QueueName
 from penstock.cli.progress import Bar
-from penstock.cli.rows import Row, bytes_field
 from penstock.cli.session import Session
 from penstock.message import DEFAULT_PRIORITY, NewMessage
 
-if TYPE_CHECKING:
-    from penstock import EnqueueResult, Queue
+app = typer.Typer(add_completion=False)
 
-app = typer.Typer()
-
-#: A batch ends here too, so that large payloads do not pile up in memory.
-BATCH_BYTES = 8 * 1024 * 1024
-
+BATCH = 500
 Reader = Callable[[Source, NewMessage], Iterator[Item]]
 
 
@@ -81,13 +74,18 @@ def enqueue(
         typer.Option("--csv", help="Each row is a message: columns named like fields; others are headers."),
     ] = False,
     payload_column: Annotated[
-        str, typer.Option("--payload-column", metavar="NAME", help="The column of --csv that holds payloads.")
-    ] = "payload",
-    batch: Annotated[int, typer.Option("--batch", min=1, max=10_000, help="Messages to a write.")] = 500,
+        str | None,
+        typer.Option(
+            "--payload-column", metavar="NAME", help="The column of --csv that holds payloads; else payload."
+        ),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", min=1, max=10_000, help="Messages to a write; else 500.")
+    ] = None,
     rejects: Annotated[
         str | None,
         typer.Option(
-            "--rejects", metavar="PATH", help="Write refused rows here, as JSON lines, with the reason."
+            "--rejects", metavar="PATH", help="Add refused rows to this file, as JSON lines, with the reason."
         ),
     ] = None,
     ids: Annotated[bool, typer.Option("--ids", help="Write the id of every message.")] = False,
@@ -98,7 +96,7 @@ def enqueue(
     Rows that cannot be used are reported with their line; the rest is stored. Exit code 1: some were
     refused, or there was nothing.
     """
-    csv = functools.partial(feed.from_csv, payload_column=payload_column)
+    csv = functools.partial(feed.from_csv, payload_column=payload_column or "payload")
     chosen: list[Reader] = [
         reader
         for reader, wanted in ((feed.from_lines, lines), (feed.from_jsonl, jsonl), (csv, by_csv))
@@ -109,10 +107,13 @@ def enqueue(
     defaults = _defaults(fields)
     if payload is not None and payload != "-" and (files or chosen):
         raise typer.BadParameter("a PAYLOAD goes without --file, --lines, --jsonl and --csv")
+    if payload_column is not None and not by_csv:
+        raise typer.BadParameter("--payload-column is for --csv")
     if chosen or files:
-        return _many(
-            session, queue, files or ["-"], (chosen or [feed.whole_file])[0], defaults, batch, rejects, ids
-        )
+        reader = (chosen or [feed.whole_file])[0]
+        return _many(session, queue, files or ["-"], reader, defaults, batch or BATCH, rejects, ids)
+    if batch is not None or rejects is not None:
+        raise typer.BadParameter("--batch and --rejects are for --file, --lines, --jsonl and --csv")
     message = msgspec.structs.replace(defaults, payload=_one_payload(session, payload or "-"))
     return _one(session, queue, message)
 
@@ -145,82 +146,6 @@ def _one(session: Session, queue: str, message: NewMessage) -> Exit:
     return Exit.DONE
 
 
-@dataclass
-class Tally:
-    """What became of the rows so far."""
-
-    began: float
-    accepted: int = 0
-    duplicates: int = 0
-    refused: int = 0
-    last: str = ""
-
-    def row(self) -> Row:
-        return {"accepted": self.accepted, "duplicates": self.duplicates, "refused": self.refused}
-
-    def text(self) -> str:
-        took_s = time.perf_counter() - self.began
-        per_s = (self.accepted + self.duplicates) / took_s if took_s else 0
-        return (
-            f"{self.accepted:,} accepted, {self.duplicates:,} duplicate, {self.refused:,} refused "
-            f"in {took_s:.1f} s ({per_s:,.0f}/s)"
-        )
-
-
-class Intake:
-    """Puts items into a queue by batches, and says what became of each."""
-
-    def __init__(self, session: Session, queue: Queue, rejects: Callable[[Item], None], ids: bool) -> None:
-        self._session = session
-        self._queue = queue
-        self._reject = rejects
-        self._ids = ids
-        self._waiting: list[Item] = []
-        self._waiting_bytes = 0
-        self.tally = Tally(time.perf_counter())
-
-    def take(self, item: Item, batch: int) -> None:
-        if item.message is None:
-            self._refuse(item)
-            return
-        self._waiting.append(item)
-        self._waiting_bytes += len(item.message.payload)
-        if len(self._waiting) >= batch or self._waiting_bytes >= BATCH_BYTES:
-            self.store()
-
-    def store(self) -> None:
-        """Write what has been taken. If it fails, all before this batch is stored and nothing of it."""
-        items, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        if not items:
-            return
-        results = self._queue.enqueue_many([item.message for item in items if item.message is not None])
-        for item, result in zip(items, results, strict=True):
-            self._note(item, result)
-
-    def _note(self, item: Item, result: EnqueueResult) -> None:
-        self.tally.last = place(item)
-        if result.error is not None:
-            self._refuse(replace(item, reason=wording(result.error)))
-            return
-        if result.duplicate:
-            self.tally.duplicates += 1
-        else:
-            self.tally.accepted += 1
-        if self._ids and self._session.out.as_json:
-            found = {"id": result.id, "duplicate": result.duplicate}
-            self._session.out.object({**found, "source": item.source, "line": item.line})
-        elif self._ids:
-            self._session.out.say(str(result.id))
-
-    def _refuse(self, item: Item) -> None:
-        self.tally.refused += 1
-        self._reject(item)
-
-
-def place(item: Item) -> str:
-    return f"{item.source}, line {item.line}" if item.line else item.source
-
-
 def _many(
     session: Session,
     queue: str,
@@ -241,15 +166,14 @@ def _many(
             closing.callback(source.close)
         if "-" in names:
             _say_if_typed(session)
-        reject = _reject_to(session, rejects, closing)
+        reject = reject_to(session, rejects, sources, closing)
         ps = closing.enter_context(session.open())
         intake = Intake(session, ps.queue(queue), reject, ids)
         bar = closing.enter_context(Bar(counts=False))
         try:
             _run(intake, sources, reader, defaults, batch, bar)
         except BaseException:
-            # What is stored is stored: say how far it got, so that the rest can be given again.
-            session.out.note(f"stopped after {intake.tally.last or 'nothing'}: {intake.tally.text()}")
+            session.out.note(intake.tally.stopped())
             raise
     tally = intake.tally
     if session.out.as_json:
@@ -273,20 +197,3 @@ def _run(
                 max(total_bytes, read_bytes) if total_bytes else 0,
             )
     intake.store()
-
-
-def _reject_to(session: Session, path: str | None, closing: ExitStack) -> Callable[[Item], None]:
-    """Refused rows go to standard error without their content, or to a file with it."""
-    if path is None:
-        return lambda item: session.out.note(f"{place(item)}: {item.reason}")
-    try:
-        file = closing.enter_context(open(path, "w", encoding="utf-8"))  # noqa: SIM115  (closed by the stack)
-    except OSError as error:
-        raise typer.BadParameter(f"cannot write {path}: {error.strerror or error}") from None
-
-    def write(item: Item) -> None:
-        found: Row = {"source": item.source, "line": item.line, "reason": item.reason}
-        found.update(bytes_field("row", item.row))
-        file.write(msgspec.json.encode(found).decode() + "\n")
-
-    return write

@@ -20,7 +20,7 @@ from penstock.event import Kind
 if TYPE_CHECKING:
     from penstock import Entry, Event
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 PAGE = 1000
 

@@ -55,17 +55,23 @@ def exit_of(error: BaseException) -> Exit:
     return next((EXITS[cls] for cls in type(error).__mro__ if cls in EXITS), Exit.DEFECT)
 
 
-def wording(error: BaseException) -> str:
-    """What went wrong and what to do next, in one line, in the words of the command line."""
+def wording(error: BaseException, store: str | None = None) -> str:
+    """What went wrong and what to do next, in one line, in the words of the command line.
+
+    `store` is what --store was given: what to do next is to be done there.
+    """
     match error:
         case errors.QueueNotFound():
-            text = f"queue {error.name!r} does not exist; create it: {_shell('queues create', error.name)}"
+            create = next_step(store, "queues", "create", error.name)
+            text = f"queue {error.name!r} does not exist; create it: {create}"
         case errors.QueueAlreadyExists():
-            text = f"queue {error.name!r} exists already; change it: {_shell('queues update', error.name)}"
+            update = next_step(store, "queues", "update", error.name)
+            text = f"queue {error.name!r} exists already; change it: {update}"
         case errors.HistoryTruncated():
+            commit = next_step(store, "cursors", "commit", "QUEUE", "NAME", str(error.first_seq - 1))
             text = (
                 f"the cursor stands at {error.position}, but the journal now starts at {error.first_seq}; "
-                f"accept the gap: penstock cursors commit QUEUE NAME {error.first_seq - 1}"
+                f"accept the gap: {commit}"
             )
         case _ if exit_of(error) is Exit.DEFECT:
             text = f"unexpected {type(error).__name__}: {error}; run it again with --debug and report that"
@@ -74,5 +80,6 @@ def wording(error: BaseException) -> str:
     return text
 
 
-def _shell(command: str, argument: str) -> str:
-    return f"penstock {command} {shlex.quote(argument)}"
+def next_step(store: str | None, *words: str) -> str:
+    """A command that can be pasted into a shell, for the store that was given."""
+    return shlex.join(["penstock", *words, *(["--store", store] if store else [])])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -17,10 +17,11 @@ from penstock.cli.events import PAGE, stream
 from penstock.cli.exits import Exit
 from penstock.cli.feed import EntryLine, argument_bytes, unreadable
 from penstock.cli.options import Every, Follow, Since, Until
-from penstock.cli.output import Column, StreamedTable
+from penstock.cli.output import StreamedTable
 from penstock.cli.progress import Bar
 from penstock.cli.rows import row
 from penstock.cli.session import Session
+from penstock.cli.tables import Column
 from penstock.cli.text import size
 
 if TYPE_CHECKING:
@@ -192,25 +193,31 @@ def configure(
     session: Session,
     world: World,
     retention_s: Annotated[
-        float | None,
+        Any,
         typer.Option(
             "--retention",
             metavar="DURATION",
-            parser=values.duration,
-            help="How long entries are kept; else for ever.",
+            parser=values.or_none(values.duration),
+            help="How long entries are kept; none: for ever.",
+            show_default=False,
         ),
     ] = None,
     max_bytes: Annotated[
-        int | None,
+        Any,
         typer.Option(
             "--max-bytes",
             metavar="SIZE",
-            parser=values.size,
-            help="The most that they take up; else no limit.",
+            parser=values.or_none(values.size),
+            help="The most that they take up; none: no limit.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Set how much of a world is kept; what is not named has no limit."""
+    """Set how much of a world is kept; what is not named has no limit. The world may be yet to come."""
+    named = values.settled({"retention_s": retention_s, "max_bytes": max_bytes})
+    if not named:
+        raise typer.BadParameter("nothing to set; name --retention or --max-bytes, none for no limit")
+    retention_s, max_bytes = named.get("retention_s"), named.get("max_bytes")
     with session.open() as ps:
         ps.journal(world).configure(retention_s, max_bytes)
     if session.out.as_json:

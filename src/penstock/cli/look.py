@@ -8,20 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli import values
 from penstock.cli.columns import DUE, MESSAGE, MESSAGES
 from penstock.cli.command import command
 from penstock.cli.consume import given
 from penstock.cli.exits import Exit, wording
-from penstock.cli.options import Limit, QueueName, Raw, Since, StateName, Until
+from penstock.cli.options import Limit, QueueName, Raw, StateName
 from penstock.cli.rows import Row, row
 from penstock.cli.session import Session
 from penstock.clock import NS_PER_S, SystemClock
-from penstock.errors import MessageNotFound
+from penstock.errors import InvalidMessage, MessageNotFound
 
 if TYPE_CHECKING:
     from penstock import Message, Penstock, Queue
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 _PAGE = 500
 
@@ -56,8 +57,8 @@ def get(
         for message_id in wanted:
             try:
                 message = q.get(message_id)
-            except MessageNotFound as error:
-                session.out.note(wording(error))
+            except (MessageNotFound, InvalidMessage) as error:
+                session.out.note(wording(error, session.given))
                 missing += 1
                 continue
             if raw:
@@ -131,14 +132,33 @@ def _messages(session: Session, found: Iterator[Message], state: str, raw: bool,
 @command(app, "due")
 def due(
     session: Session,
-    since: Since = None,
-    until: Until = None,
+    since: Annotated[
+        int | None,
+        typer.Option(
+            "--since",
+            metavar="TIME",
+            parser=values.moment_ahead,
+            help="From this time on: ISO 8601, or 15m for in 15 minutes.",
+        ),
+    ] = None,
+    until: Annotated[
+        int | None,
+        typer.Option(
+            "--until",
+            metavar="TIME",
+            parser=values.moment_ahead,
+            help="Before this time, in the same forms.",
+        ),
+    ] = None,
     limit: Limit = 100,
     after: Annotated[
         str | None, typer.Option("--after", metavar="POSITION", help="Go on after this item's position.")
     ] = None,
 ) -> Exit:
-    """Show what falls due across all queues, earliest first: leases, delays, ttls, retention, dedup."""
+    """Show what falls due across all queues, earliest first: leases, delays, ttls, retention, dedup.
+
+    Unlike elsewhere, a duration counts forward: --until 1h is what falls due within the hour.
+    """
     with session.open() as ps:
         shown = session.out.rows(_due(ps, since, until, limit, after), DUE, "nothing falls due")
     return Exit.DONE if shown else Exit.NOTHING

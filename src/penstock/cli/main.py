@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from itertools import pairwise
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -101,13 +103,16 @@ class Root(Group):
             sys.stdout.flush()
         except (PipeClosed, BrokenPipeError):
             code = _close_pipe()
+        except SystemExit as end:
+            # How Rich and Typer end where nobody reads their help any more.
+            code = _close_pipe() if isinstance(end.__context__, BrokenPipeError) else end.code
         except typer.Abort:
             code = Exit.INTERRUPTED
         except typer.TyperException as error:
             code = _usage(error)
         except Exception as error:  # noqa: BLE001  (whatever it is, it ends in a line and a code)
             arguments = positional[0] if positional else named.get("args")
-            code = _failed(error, debug="--debug" in (sys.argv if arguments is None else arguments))
+            code = _failed(error, sys.argv[1:] if arguments is None else arguments)
         if code == Exit.INTERRUPTED and sys.stderr.isatty():
             print(file=sys.stderr)  # The shell's prompt should not follow the ^C.
         sys.exit(int(code or Exit.DONE))
@@ -127,16 +132,29 @@ def _usage(error: typer.TyperException) -> int:
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "penstock"
     text = error.format_message().removeprefix("Invalid value: ")
+    text = re.sub(r"a valid int(eger)?( range)?\b", "a whole number", text)
+    text = re.sub(r"a valid float( range)?\b", "a number", text)
+    text = re.sub(
+        r"^No such option: (-\d).*", r"\1… is read as an option; no number below 0 is accepted", text
+    )
     if text:  # A group that was called without a command has shown its help instead.
         print(f"{path}: {neutral(text.rstrip('.'))} (see {path} --help)", file=sys.stderr)
     return Exit.USAGE
 
 
-def _failed(error: Exception, *, debug: bool) -> int:
-    if debug:
+def _failed(error: Exception, arguments: Sequence[str]) -> int:
+    if "--debug" in arguments:
         traceback.print_exception(error)
-    print(f"penstock: {neutral(wording(error))}", file=sys.stderr)
+    print(f"penstock: {neutral(wording(error, _store_in(arguments)))}", file=sys.stderr)
     return exit_of(error)
+
+
+def _store_in(arguments: Sequence[str]) -> str | None:
+    """What --store was given, if it was."""
+    for word, following in pairwise([*arguments, ""]):
+        if word == "--store" or word.startswith("--store="):
+            return word.partition("=")[2] or following
+    return None
 
 
 def _close_pipe() -> int:
@@ -170,6 +188,10 @@ app.callback()(_root)
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; ends the process with its exit code."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            # Closed by whoever started this: a file of the store must not take its number.
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  (for as long as the process)
     for stream in (sys.stdout, sys.stderr):
         # A name that the terminal's encoding lacks is shown by its number: no failure.
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

@@ -61,7 +61,7 @@ LeaseTime = Annotated[
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")]
 Every = Annotated[
     float,
-    typer.Option("--every", metavar="DURATION", parser=values.duration, help="How often to look again."),
+    typer.Option("--every", metavar="DURATION", parser=values.interval, help="How often to look again."),
 ]
 
 

@@ -2,43 +2,25 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from penstock.cli.rows import Row
+from penstock.cli.tables import Column, Layout, terminal_table
 from penstock.cli.text import neutral, neutral_block, neutral_json
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 #: A table is laid out by so many rows at a time, so that a long one streams in bounded memory.
 CHUNK_ROWS = 500
-FLEXIBLE_MIN_CHARS, GAP_CHARS = 8, 2
 
 
 class PipeClosed(Exception):
     """Whoever read this output has stopped, as `head` does."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of a table: its title, and what it shows of a row."""
-
-    title: str
-    show: Callable[[Row], str]
-    right: bool = False
-    style: str | Callable[[Row], str] = ""
-    flexible: bool = False
-    """May be cut to make the table fit on the screen."""
-
-    def style_of(self, row: Row) -> str:
-        return self.style if isinstance(self.style, str) else self.style(row)
 
 
 class Output:
@@ -141,10 +123,10 @@ class StreamedTable:
 
     def __init__(self, out: Output, columns: Sequence[Column]) -> None:
         self._out = out
-        self._columns = columns
         self._rows: list[Row] = []
-        self._widths = [len(column.title) for column in columns]
-        self._begun = False
+        self._layout = Layout(columns)
+        self._headed: Sequence[int] | None = None
+        """The columns that stand under a heading; None before the first rows."""
 
     def add(self, row: Row) -> None:
         if self._out.as_json:
@@ -161,72 +143,29 @@ class StreamedTable:
                 self._print_rich()
             else:
                 self._print_plain()
-            self._begun, self._rows = True, []
+            self._rows = []
         self._out.flush()
-
-    def _cells(self) -> Iterator[list[str]]:
-        for row in self._rows:
-            yield [neutral(column.show(row)) for column in self._columns]
 
     def _print_plain(self) -> None:
         from rich.cells import cell_len
 
-        lines = list(self._cells())
-        if not self._begun:
-            lines.insert(0, [column.title.upper() for column in self._columns])
-        for at in range(len(self._columns)):
-            self._widths[at] = max(self._widths[at], *(cell_len(line[at]) for line in lines))
+        columns, lines = self._layout.columns, self._layout.cells(self._rows)
+        if self._headed is None:
+            self._headed = range(len(columns))
+            lines.insert(0, [column.title.upper() for column in columns])
         for line in lines:
             cells = (
                 " " * (width - cell_len(cell)) + cell
                 if column.right
                 else cell + " " * (width - cell_len(cell))
-                for cell, width, column in zip(line, self._widths, self._columns, strict=True)
+                for cell, width, column in zip(line, self._layout.widths, columns, strict=True)
             )
             self._out.write("  ".join(cells).rstrip() + "\n")
 
     def _print_rich(self) -> None:
-        table = rich_table(self._rows, self._columns, self._widths, header=not self._begun)
+        console = self._out.console()
+        table, self._headed = terminal_table(self._rows, self._layout, self._headed or ())
         with _pipe():
-            self._out.console().print(table)
-
-
-def rich_table(
-    rows: Sequence[Row], columns: Sequence[Column], widths: list[int] | None = None, *, header: bool = True
-) -> Table:
-    """A table for a terminal. `widths` keep later parts of one table in line with its first."""
-    from rich.cells import cell_len
-    from rich.table import Table
-    from rich.text import Text
-
-    widths = [len(column.title) for column in columns] if widths is None else widths
-    cells = [[Text(neutral(column.show(row)), column.style_of(row)) for column in columns] for row in rows]
-    for line in cells:
-        for at, cell in enumerate(line):
-            widths[at] = max(widths[at], cell_len(cell.plain))
-    table = Table(
-        box=None, pad_edge=False, padding=(0, GAP_CHARS, 0, 0), header_style="bold", show_header=header
-    )
-    for column, width in zip(columns, fitted(columns, widths), strict=True):
-        table.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            width=width,
-        )
-    for line in cells:
-        table.add_row(*line)
-    return table
-
-
-def fitted(columns: Sequence[Column], widths: Sequence[int]) -> list[int]:
-    """The widths that fit on the screen: flexible columns share what the others leave, short ones first."""
-    left = shutil.get_terminal_size().columns - GAP_CHARS * (len(columns) - 1)
-    left -= sum(width for column, width in zip(columns, widths, strict=True) if not column.flexible)
-    found = list(widths)
-    flexible = sorted((at for at, column in enumerate(columns) if column.flexible), key=lambda at: widths[at])
-    for done, at in enumerate(flexible):
-        found[at] = min(widths[at], max(FLEXIBLE_MIN_CHARS, left // (len(flexible) - done)))
-        left -= found[at]
-    return found
+            console.print(table, soft_wrap=not self._headed)
+            if not self._headed:
+                console.print()

@@ -11,9 +11,9 @@ from penstock.cli.command import Group, command
 from penstock.cli.consume import given
 from penstock.cli.exits import Exit
 from penstock.cli.options import Limit, Raw, Yes, confirmed
-from penstock.cli.output import Column
 from penstock.cli.rows import bytes_field, row
 from penstock.cli.session import Session
+from penstock.cli.tables import Column
 from penstock.cli.text import size
 
 app = typer.Typer(
@@ -22,11 +22,11 @@ app = typer.Typer(
 
 _ITEMS = (
     Column("id", field("id")),
-    Column("at", when("at_ns"), style="dim"),
+    Column("at", when("at_ns"), style="dim", drop=3),
     Column("queue", field("queue"), style="bold", flexible=True),
-    Column("rows of", field("space")),
-    Column("size", lambda found: size(found["size_bytes"]), right=True),
-    Column("why", field("reason"), style="red", flexible=True),
+    Column("rows of", field("space"), drop=1),
+    Column("size", lambda found: size(found["size_bytes"]), right=True, drop=2),
+    Column("why", field("reason"), style="red", fold_chars=400),
 )
 
 

@@ -9,16 +9,14 @@ import typer
 
 from penstock.cli import values
 from penstock.cli.columns import QUEUES
-from penstock.cli.command import Group, command
-from penstock.cli.exits import Exit
+from penstock.cli.command import Debug, Group, Json, Store, command, session_of
+from penstock.cli.exits import Exit, next_step
 from penstock.cli.options import QueueName, Yes, confirmed, queue_names
 from penstock.cli.progress import waiting
 from penstock.cli.rows import row
 from penstock.cli.session import Session
 
-app = typer.Typer(
-    cls=Group, no_args_is_help=True, add_completion=False, help="List, create, update and delete queues."
-)
+app = typer.Typer(cls=Group, add_completion=False)
 
 NewName = Annotated[
     str, typer.Argument(metavar="NAME", help="1 to 1,024 bytes of UTF-8; any character but NUL.")
@@ -26,17 +24,6 @@ NewName = Annotated[
 Backend = Annotated[
     str, typer.Option("--backend", metavar="NAME", help="The backend of penstock.yaml that it lives on.")
 ]
-
-
-class _Nothing:
-    """What `none` on the command line stands for: the setting is switched off."""
-
-
-NONE = _Nothing()
-
-
-def _or_none(parser: Callable[[str], Any]) -> Callable[[str], Any]:
-    return lambda text: NONE if text.lower() == "none" else parser(text)
 
 
 def _whole(text: str) -> int:
@@ -52,7 +39,7 @@ def _option(
     return Annotated[Any, option], None
 
 
-_DURATION, _OPTIONAL_DURATION = values.duration, _or_none(values.duration)
+_DURATION, _OPTIONAL_DURATION = values.duration, values.or_none(values.duration)
 
 #: setting -> its option, for `create` and `update` alike.
 SETTINGS: dict[str, tuple[Any, Any]] = {
@@ -70,7 +57,7 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "dead_letter": _option(
         "--dead-letter",
         "QUEUE",
-        _or_none(str),
+        values.or_none(str),
         "Where dead messages go; none: they stay. (none)",
         autocompletion=queue_names,
     ),
@@ -93,27 +80,31 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
         "How long events are kept; none: for ever. (7d)",
     ),
     "journal_max_bytes": _option(
-        "--journal-max-bytes", "SIZE", _or_none(values.size), "The most that events take up. (none)"
+        "--journal-max-bytes", "SIZE", values.or_none(values.size), "The most that events take up. (none)"
     ),
-    "max_leased": _option("--max-leased", "N", _or_none(_whole), "Messages leased at the same time. (none)"),
+    "max_leased": _option(
+        "--max-leased", "N", values.or_none(_whole), "Messages leased at the same time. (none)"
+    ),
     "max_leased_per_key": _option(
-        "--max-leased-per-key", "N", _or_none(_whole), "The same, for each fairness key. (none)"
+        "--max-leased-per-key", "N", values.or_none(_whole), "The same, for each fairness key. (none)"
     ),
     "compress_over_bytes": _option(
-        "--compress-over", "SIZE", _or_none(values.size), "Compress payloads larger than this. (none)"
+        "--compress-over", "SIZE", values.or_none(values.size), "Compress payloads larger than this. (none)"
     ),
     "on_enqueue": _option(
-        "--on-enqueue", "SCRIPT", _or_none(str), "A script that sees each new message. (none)"
+        "--on-enqueue", "SCRIPT", values.or_none(str), "A script that sees each new message. (none)"
     ),
     "on_failure": _option(
-        "--on-failure", "SCRIPT", _or_none(str), "A script that decides about failures. (none)"
+        "--on-failure", "SCRIPT", values.or_none(str), "A script that decides about failures. (none)"
     ),
 }
 
 
-def _given(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that were named; `none` is None."""
-    return {name: None if value is NONE else value for name, value in settings.items() if value is not None}
+@app.callback(invoke_without_command=True)
+def queues(ctx: typer.Context, store: Store = None, as_json: Json = False, debug: Debug = False) -> None:
+    """List, create, update and delete queues. Without a command, they are listed."""
+    if ctx.invoked_subcommand is None:
+        list_(session_of(ctx, {"store": store, "as_json": as_json, "debug": debug}))
 
 
 @command(app, "list")
@@ -121,9 +112,8 @@ def list_(session: Session) -> None:
     """List the queues and their settings."""
     with session.open() as ps:
         found = ps.queues()
-    session.out.rows(
-        (row(queue) for queue in found), QUEUES, "no queues yet; create one: penstock queues create NAME"
-    )
+    create = next_step(session.given, "queues", "create", "NAME")
+    session.out.rows((row(queue) for queue in found), QUEUES, f"no queues yet; create one: {create}")
 
 
 @command(app, "create", options=SETTINGS)
@@ -138,7 +128,7 @@ def create(
 ) -> None:
     """Create a queue."""
     with session.open() as ps:
-        ps.create_queue(name, backend=backend, fifo=fifo, **_given(settings))
+        ps.create_queue(name, backend=backend, fifo=fifo, **values.settled(settings))
         (made,) = [queue for queue in ps.queues() if queue.name == name]
     if session.out.as_json:
         session.out.object(row(made))
@@ -148,7 +138,7 @@ def create(
 @command(app, "update", options=SETTINGS)
 def update(session: Session, queue: QueueName, **settings: Any) -> Exit:
     """Change some settings of a queue; the others stay."""
-    changes = _given(settings)
+    changes = values.settled(settings)
     if not changes:
         raise typer.BadParameter("nothing to change; name a setting, such as --lease 60s")
     with session.open() as ps:

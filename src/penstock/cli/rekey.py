@@ -10,7 +10,7 @@ from penstock.cli.progress import Bar
 from penstock.cli.rows import row
 from penstock.cli.session import Session
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @command(app, "rekey")

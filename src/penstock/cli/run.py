@@ -15,7 +15,7 @@ from penstock.cli.session import Session
 if TYPE_CHECKING:
     from penstock import Penstock
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @command(app, "demo")
@@ -34,6 +34,8 @@ def demo(
     """
     from penstock.demo import main
 
+    if session.given is not None:
+        raise typer.BadParameter("it makes a store of its own; --path FOLDER keeps that one")
     if path is not None and path.exists():
         raise typer.BadParameter(f"{path} exists; name a folder that does not")
     arguments = ["--messages", str(messages)]

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.cli.exits import next_step
 from penstock.cli.output import Output
-from penstock.errors import BackendUnavailable
+from penstock.errors import BackendUnavailable, InvalidConfig
 
 if TYPE_CHECKING:
     from penstock import Penstock
@@ -44,7 +45,7 @@ class Session:
         """The store, which must exist: a mistyped path is an error, not a new store."""
         config = self.config()
         for path in missing_stores(config):
-            raise BackendUnavailable(f"there is no store in {path}; create it: penstock init --store {path}")
+            raise BackendUnavailable(f"there is no store in {path}; create it: {next_step(path, 'init')}")
         with self.create(config) as ps:
             yield ps
 
@@ -64,13 +65,36 @@ def find_store(given: str | None, environ: Mapping[str, str] = os.environ) -> st
     return Path(CONFIG_FILE if Path(CONFIG_FILE).exists() else FOLDER)
 
 
+def checked(config: Config) -> list[str]:
+    """Refuse a configuration that no command could use; what only its store can tell, as notes.
+
+    Nothing is opened: what is refused leaves no store behind.
+    """
+    from penstock.backends.registry import check_config, check_keys
+
+    check_config(config)
+    check_keys(config)
+    backends, missing = config.all_backends(), missing_stores(config)
+    notes = []
+    for name, queue in config.queues.items():
+        target = queue.settings.dead_letter
+        if target is None or (target in config.queues and config.queues[target].backend == queue.backend):
+            continue
+        key = f"{config.source}: queues.{name}.dead_letter"
+        path = getattr(backends[queue.backend], "path", None)
+        if path == "" or path in missing:
+            raise InvalidConfig(f"{key} is {target!r}, which is not declared on the same backend; declare it")
+        notes.append(f"{key} is {target!r}, which is not declared here: the store must have it already")
+    return notes
+
+
 def missing_stores(config: Config) -> list[str]:
     """Folders of embedded stores that hold none yet."""
     from penstock.config import StorageSettings
 
     paths = [
         settings.path
-        for settings in (config.default, *config.backends.values())
+        for settings in config.all_backends().values()
         if isinstance(settings, StorageSettings) and settings.path
     ]
     return [path for path in paths if not any(Path(path, sign).exists() for sign in _SIGNS)]

@@ -8,12 +8,12 @@ import typer
 
 from penstock.cli.columns import content, field
 from penstock.cli.command import Group, command
-from penstock.cli.exits import Exit
+from penstock.cli.exits import Exit, next_step
 from penstock.cli.feed import argument_bytes
 from penstock.cli.options import Raw
-from penstock.cli.output import Column
 from penstock.cli.rows import bytes_field
 from penstock.cli.session import Session
+from penstock.cli.tables import Column
 
 app = typer.Typer(
     cls=Group, no_args_is_help=True, add_completion=False, help="Small values by key, beside the queues."
@@ -43,7 +43,9 @@ def get(session: Session, key: Key, raw: Raw = False) -> Exit:
     with session.open() as ps:
         value = ps.state.get(key)
     if value is None:
-        session.out.note(f"nothing is stored under {key!r}; store it: penstock state put")
+        session.out.note(
+            f"nothing is stored under {key!r}; store it: {next_step(session.given, 'state', 'put', key)}"
+        )
         return Exit.NOTHING
     if raw:
         session.out.raw([value])

@@ -9,18 +9,18 @@ import typer
 
 from penstock.cli.columns import STATS, STATS_OF_ONE
 from penstock.cli.command import command
-from penstock.cli.exits import Exit
+from penstock.cli.exits import Exit, next_step
 from penstock.cli.options import Every, queue_names
-from penstock.cli.output import rich_table
 from penstock.cli.rows import Row, row
 from penstock.cli.session import Session
+from penstock.cli.tables import rich_table
 from penstock.cli.text import iso
 from penstock.clock import SystemClock
 
 if TYPE_CHECKING:
     from penstock import Penstock
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @command(app, "stats")
@@ -48,7 +48,11 @@ def stats(
         if queue is not None:
             session.out.record(found[0], STATS_OF_ONE)
         else:
-            session.out.rows(found, STATS, "no queues yet; create one: penstock queues create NAME")
+            session.out.rows(
+                found,
+                STATS,
+                f"no queues yet; create one: {next_step(session.given, 'queues', 'create', 'NAME')}",
+            )
     return Exit.DONE
 
 

@@ -9,11 +9,11 @@ import typer
 from penstock.cli.columns import field, listed, pairs
 from penstock.cli.command import command
 from penstock.cli.exits import Exit
-from penstock.cli.output import Column
 from penstock.cli.rows import Row, row
-from penstock.cli.session import Session, missing_stores
+from penstock.cli.session import Session, checked, missing_stores
+from penstock.cli.tables import Column
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 _BACKEND = (
     Column("backend", field("name"), style="bold"),
@@ -47,7 +47,12 @@ def init(
 
     Without --store: what PENSTOCK_STORE or ./penstock.yaml name, else the folder ./penstock-data.
     """
+    from penstock.config import StorageSettings
+
     config = session.config()
+    if isinstance(config.default, StorageSettings) and config.default.engine == "memory":
+        raise typer.BadParameter("a store in memory ends with the command; name a folder")
+    checked(config)
     created = missing_stores(config)
     with session.create(config) as ps:
         there = {queue.name for queue in ps.queues()}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from penstock.clock import NS_PER_S, SystemClock, to_ns
+from penstock.settings import DAY_S, MAX_DURATION_S
 
 if TYPE_CHECKING:
     from penstock import Retry
@@ -29,6 +31,23 @@ _UNITS_BYTES = {
 _SIZE = re.compile(r"(\d+) ?([KMG]i?B|B|)")
 #: Whole numbers from here on are nanoseconds since 1970; nobody means a duration of 30 years.
 _NANOSECONDS = 10**15
+INTERVAL_MIN_S = 0.01
+
+
+class _Nothing:
+    """What `none` on the command line stands for: the setting is switched off."""
+
+
+NONE = _Nothing()
+
+
+def or_none(parser: Callable[[str], Any]) -> Callable[[str], Any]:
+    return lambda text: NONE if text.lower() == "none" else parser(text)
+
+
+def settled(given: dict[str, Any]) -> dict[str, Any]:
+    """The options that were named; `none` is None."""
+    return {name: None if value is NONE else value for name, value in given.items() if value is not None}
 
 
 def duration(text: str | float) -> float:
@@ -36,10 +55,24 @@ def duration(text: str | float) -> float:
     if not isinstance(text, str):
         return text
     if re.fullmatch(_NUMBER, text.strip()):
-        return float(text)
-    if re.fullmatch(f"(?:{_PART.pattern} *)+", text.strip()):
-        return sum(float(part[1]) * _UNITS_S[part[2]] for part in _PART.finditer(text))
-    raise typer.BadParameter(f"{text!r} is not a duration; accepted: 30, 1.5s, 250ms, 10m, 2h, 7d")
+        found = float(text)
+    elif re.fullmatch(f"(?:{_PART.pattern} *)+", text.strip()):
+        found = sum(float(part[1]) * _UNITS_S[part[2]] for part in _PART.finditer(text))
+    else:
+        raise typer.BadParameter(f"{text!r} is not a duration; accepted: 30, 1.5s, 250ms, 10m, 2h, 7d, 2w")
+    if found > MAX_DURATION_S:
+        raise typer.BadParameter(f"{text!r:.40} is too long; accepted: up to {MAX_DURATION_S / DAY_S:.0f}d")
+    return found
+
+
+def interval(text: str | float) -> float:
+    """Seconds between one look and the next: a pause that is one, and an end that somebody lives to see."""
+    found = duration(text)
+    if not INTERVAL_MIN_S <= found <= DAY_S:
+        raise typer.BadParameter(
+            f"{text!r:.40} is no interval; accepted: {INTERVAL_MIN_S * 1000:.0f}ms to 1d"
+        )
+    return found
 
 
 def size(text: str | int) -> int:
@@ -56,18 +89,28 @@ def size(text: str | int) -> int:
 
 def moment(text: str) -> int:
     """Nanoseconds since 1970 from ISO 8601 (UTC unless it says otherwise), `now`, or a duration ago."""
+    return _moment(text, -1, "ago")
+
+
+def moment_ahead(text: str) -> int:
+    """The same for what is still to come: a duration counts from now on."""
+    return _moment(text, 1, "from now")
+
+
+def _moment(text: str, direction: int, word: str) -> int:
     text = text.strip()
     if text.isdecimal() and int(text) >= _NANOSECONDS:
         return int(text)
     if text == "now":
         return SystemClock().now_ns()
     if re.match(_NUMBER, text) and not re.match(r"\d{4}-", text):
-        return SystemClock().now_ns() - to_ns(duration(text))
+        return SystemClock().now_ns() + direction * to_ns(duration(text))
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise typer.BadParameter(
-            f"{text!r} is not a time; accepted: 2026-11-16, 2026-11-16T08:30:00Z, 15m (ago), now, nanoseconds"
+            f"{text!r} is not a time; accepted: 2026-11-16, 2026-11-16T08:30:00Z, 15m ({word}), now, "
+            "nanoseconds"
         ) from None
     at = at.replace(tzinfo=at.tzinfo or UTC)
     return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * (NS_PER_S // 1_000_000)

@@ -17,9 +17,10 @@ from penstock.cli.columns import field, number
 from penstock.cli.command import command
 from penstock.cli.exits import Exit
 from penstock.cli.options import Every, LeaseTime, queue_names
-from penstock.cli.output import Column, Output, PipeClosed, rich_table
+from penstock.cli.output import Output, PipeClosed
 from penstock.cli.rows import Row, row
 from penstock.cli.session import Session
+from penstock.cli.tables import Column, rich_table
 from penstock.cli.text import neutral, span
 
 if TYPE_CHECKING:
@@ -27,19 +28,19 @@ if TYPE_CHECKING:
 
     from penstock import Worker
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 _DOING = {"running": "green", "overdue": "red", "starting": "yellow", "idle": "dim"}
 #: The screen shows so many slots; the line above them counts them all.
 SLOTS_SHOWN = 20
 _SLOTS = (
     Column("slot", number("slot"), right=True, style="dim"),
-    Column("pid", field("pid"), right=True, style="dim"),
+    Column("pid", field("pid"), right=True, style="dim", drop=5),
     Column("doing", field("doing"), style=lambda found: _DOING.get(found["doing"], "")),
-    Column("for", lambda found: span(found["for_s"]) if found["message_id"] else "", right=True),
-    Column("queue", field("queue"), flexible=True),
-    Column("message", field("message_id")),
-    Column("att", lambda found: str(found["attempts"] or ""), right=True),
+    Column("for", lambda found: span(found["for_s"]) if found["message_id"] else "", right=True, drop=2),
+    Column("queue", field("queue"), flexible=True, drop=3),
+    Column("message", field("message_id"), drop=1),
+    Column("att", lambda found: str(found["attempts"] or ""), right=True, drop=4),
 )
 
 

@@ -94,8 +94,8 @@ def prove(ps: Penstock, console: Console, report: Report) -> CheckReport:
     with progress_bar(console) as bars:
         reading = bars.add_task("journal", total=None)
         report.read(ps.queue(QUEUE), lambda done, of: bars.update(reading, completed=done, total=of))
-        bars.add_task("check", total=None)
-        return ps.check()
+        checking = bars.add_task("check", total=None)
+        return ps.check(progress=lambda _, done, of: bars.update(checking, completed=done, total=of or None))
 
 
 def summary(report: Report, crew: Crew, buried: int, took_s: float) -> list[tuple[str, int, str]]:
@@ -146,7 +146,9 @@ def play(target: Path, count: int, console: Console) -> tuple[bool, dict[str, in
     rows = summary(report, crew, buried, took_s)
     show(console, rows, checked)
     fine = checked.ok and not report.missing() and not report.twice() and buried == len(report.dead)
-    return fine, {name: number for name, number, _ in rows}
+    numbers = {name.replace(" ", "_"): number for name, number, _ in rows}
+    numbers["rate_per_s"] = numbers.pop("rate")
+    return fine, numbers
 
 
 def show(console: Console, rows: list[tuple[str, int, str]], checked: CheckReport) -> None:

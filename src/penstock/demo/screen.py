@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.padding import Padding
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.progress_bar import ProgressBar
@@ -21,6 +23,9 @@ from penstock.demo.shops import SHOPS
 
 #: Where nothing can move, so often is enough.
 LINE_EVERY = 25
+#: From here on there is room to say what each process is like.
+WIDE_CHARS = 100
+_OWNS = Text("owns the store", style="green")
 
 
 class Screen:
@@ -40,6 +45,7 @@ class Screen:
         self._finished = self._bars.add_task("finished", total=total, note="")
         self._live: Live | None = None
         self._updates = 0
+        self._began = time.perf_counter()
 
     @contextmanager
     def shown(self) -> Iterator[None]:
@@ -51,7 +57,8 @@ class Screen:
 
     def update(self, accepted: Counter[str], stats: QueueStats, finished: int) -> None:
         self._updates += 1
-        rates = f"{stats.enqueue_rate_per_s:,.0f}/s in, {stats.ack_rate_per_s:,.0f}/s out, last minute"
+        took_s = time.perf_counter() - self._began
+        rates = f"{accepted.total() / took_s:,.0f}/s in, {finished / took_s:,.0f}/s out"
         self._bars.update(self._enqueued, completed=accepted.total())
         self._bars.update(self._finished, completed=finished, note=rates)
         if self._live is not None:
@@ -74,16 +81,23 @@ class Screen:
         return Group(
             self._bars,
             states,
-            self._shops(accepted),
-            self._workers(),
-            Panel(Text("\n".join(happenings)), title="happenings", border_style="dim", width=100),
+            "",
+            Padding.indent(self._shops(accepted), 2),
+            "",
+            Padding.indent(self._workers(), 2),
+            Panel(
+                Text("\n".join(happenings)),
+                title="happenings",
+                border_style="dim",
+                width=min(WIDE_CHARS, self._console.width),
+            ),
         )
 
     def _shops(self, accepted: Counter[str]) -> Table:
-        table = Table(box=None, padding=(0, 2), header_style="dim")
+        table = _table()
         for name in ("shop", "finished", "of"):
             table.add_column(name, justify="left" if name == "shop" else "right")
-        table.add_column("each shop gets an equal turn, however much it sends")
+        table.add_column("they take turns, however much each sends")
         for shop in SHOPS:
             sent, done = accepted[shop], self._crew.acked[shop]
             bar = ProgressBar(total=max(sent, 1), completed=done, width=44)
@@ -92,25 +106,30 @@ class Screen:
 
     def _workers(self) -> Table:
         owner = self._crew.owner()
-        table = Table(box=None, padding=(0, 2), header_style="dim")
+        table, wide = _table(), self._console.width >= WIDE_CHARS
         table.add_column("process")
-        table.add_column("")
         for name in ("acked", "failed", "too late", "deaths"):
             table.add_column(name, justify="right")
+        table.add_column("")
         table.add_column("")
         for member in self._crew.members:
             table.add_row(
                 f"{member.name} {member.pid}",
-                self._crew.describe(member),
                 f"{member.acked:,}",
                 f"{member.failed:,}",
                 f"{member.late:,}",
                 Text(f"{member.deaths:,}", style="bold red" if member.deaths else ""),
-                Text("owns the store", style="green") if member.pid == owner else "",
+                _OWNS if member.pid == owner else "",
+                self._crew.describe(member) if wide else "",
             )
-        mine = Text("owns the store", style="green") if owner == os.getpid() else ""
-        table.add_row(f"shops {os.getpid()}", "enqueues, and watches", "", "", "", "", mine)
+        mine = _OWNS if owner == os.getpid() else ""
+        about = "enqueues, and watches" if wide else ""
+        table.add_row(f"shops {os.getpid()}", "", "", "", "", mine, about)
         return table
+
+
+def _table() -> Table:
+    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
 
 
 @contextmanager

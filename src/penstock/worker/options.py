@@ -136,6 +136,10 @@ def load(reference: str) -> Callable[..., Any]:
             found = getattr(found, name)
     except (ImportError, AttributeError) as error:
         raise InvalidConfig(f"handler {reference!r} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:  # Whatever the module does when it is imported.
+        raise InvalidConfig(
+            f"handler {reference!r} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     if not callable(found):
         raise InvalidConfig(f"handler {reference!r} is a {type(found).__name__}, not a function")
     return cast("Callable[..., Any]", found)

@@ -43,6 +43,7 @@ from penstock.message import (
     Outcome,
     Page,
     parse_id,
+    parse_new_id,
 )
 from penstock.settings import QueueSettings
 from penstock.version import __version__
@@ -442,7 +443,7 @@ def _check_new(message: NewMessage) -> None:
         raise InvalidMessage(f"a message must be a NewMessage, not {type(message).__name__}")
     check_message(message)
     if message.id is not None:
-        parse_id(message.id)
+        parse_new_id(message.id)
 
 
 def _sifted(

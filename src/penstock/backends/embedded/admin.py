@@ -24,7 +24,6 @@ T = TypeVar("T")
 #: Settings whose machinery this version does not have: refused, never ignored.
 _NOT_YET = ("max_leased", "max_leased_per_key", "on_enqueue", "on_failure")
 
-
 #: Before the number of a queue in the flags of a system entry: what a lost row is made anew from.
 NUMBER_FLAG = "number:"
 
@@ -186,12 +185,7 @@ class Admin:
     # -- steps ----------------------------------------------------------------------------------
 
     def _check(self, settings: QueueSettings, names: Container[str]) -> None:
-        for key in _NOT_YET:
-            if getattr(settings, key) is not None:
-                raise InvalidConfig(
-                    f"queue {settings.name!r}: {key} is not available on {self._backend} in this version; "
-                    "leave it out"
-                )
+        refuse_unavailable(settings, self._backend)
         if settings.dead_letter is not None and settings.dead_letter not in names:
             raise InvalidConfig(
                 f"queue {settings.name!r}: dead_letter {settings.dead_letter!r} does not exist on this "
@@ -235,6 +229,14 @@ class Admin:
         q = self._engine.queues.pop(name)
         del self._engine.by_qid[q.qid]
         q.arrived.notify_all()
+
+
+def refuse_unavailable(settings: QueueSettings, backend: str) -> None:
+    for key in _NOT_YET:
+        if getattr(settings, key) is not None:
+            raise InvalidConfig(
+                f"queue {settings.name!r}: {key} is not available on {backend} in this version; leave it out"
+            )
 
 
 def _unique(wanted: Iterable[QueueSettings]) -> dict[str, QueueSettings]:

@@ -118,7 +118,7 @@ def unlock(
     # Only here: a store without encryption does not load the library.
     from penstock.codec.vault import Vault, verifier
 
-    known = {key_id: _key(provider, key_id, where) for key_id in {*verifiers, active} - {PLAIN}}
+    known = {key_id: needed_key(provider, key_id, where) for key_id in {*verifiers, active} - {PLAIN}}
     for key_id, key in known.items():
         if not hmac.compare_digest(verifiers.setdefault(key_id, verifier(key)), verifier(key)):
             raise DecryptFailed(
@@ -132,7 +132,8 @@ def unlock(
     return SealedStore(kv, Vault(known, active or None), RULES)
 
 
-def _key(provider: KeyProvider, key_id: str, where: str) -> bytes:
+def needed_key(provider: KeyProvider, key_id: str, where: str) -> bytes:
+    """A key, which must be there."""
     key = provider.key(key_id)
     if key is None:
         raise KeyMissing(

@@ -43,6 +43,7 @@ from penstock.message import (
     checked_name,
     format_id,
     parse_id,
+    parse_new_id,
 )
 
 #: How many shapes of plain messages are remembered.
@@ -130,7 +131,7 @@ class Enqueuer:
                     results.append(EnqueueResult(text + low_raw.hex()))
                 else:
                     self._check(q, m)
-                    raw_id = high + low_raw if m.id is None else parse_id(m.id)
+                    raw_id = high + low_raw if m.id is None else parse_new_id(m.id)
                     results.append(rest.enqueue(m, raw_id, order_ns))
             except _ITEMS_OWN as error:
                 results.append(EnqueueResult(None, _refusal(m, error)))
@@ -207,7 +208,7 @@ class Enqueuer:
                 raise InvalidMessage("upsert goes by id; leave dedup_id out")
             found = None
             if m.id is not None:
-                found = find_many(self._engine, q, [parse_id(m.id)])[0]
+                found = find_many(self._engine, q, [parse_new_id(m.id)])[0]
             if found is None or found.code == StateCode.GONE:
                 return self._enqueue(txn, q, [m])[0]
             if found.code == StateCode.LEASED:
