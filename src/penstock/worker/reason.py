@@ -70,7 +70,7 @@ def _chain(error: BaseException, delivery: Delivery, links: int) -> Iterator[str
 
 
 def _said(error: BaseException) -> str:
-    """Its last line and its notes. The library's own function looks at every error of a group, however many."""
+    """Its last line and its notes. The library's own function looks at every error of a group of any size."""
     kind = type(error)
     name = kind.__qualname__
     if kind.__module__ not in ("builtins", "__main__"):

@@ -118,7 +118,7 @@ def _raised(error: BaseException, delivery: Delivery) -> Verdict:
             case _:
                 return Verdict("failed", explained(error, delivery))
     except Exception as another:  # noqa: BLE001 (a user's, that fails when it is looked at)
-        kind = "rejected" if isinstance(error, Reject) else "failed"
+        kind: Kind = "rejected" if isinstance(error, Reject) else "failed"
         return Verdict(kind, f"{type(error).__name__}, which cannot be shown: {type(another).__name__}")
 
 
