@@ -7,6 +7,7 @@ numbers of the store's owner.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest, start_http_server
@@ -19,6 +20,7 @@ from prometheus_client.metrics_core import (
 )
 
 from penstock.backends.base import BackendMetrics, Histogram, QueueMetrics
+from penstock.errors import PenstockError
 from penstock.message import STORED_STATES
 from penstock.penstock import Penstock
 from penstock.version import __version__
@@ -126,12 +128,12 @@ class Collector:
     def collect(self) -> Iterator[Metric]:
         families = Families()
         families.add("penstock", (), {"version": __version__})
-        info, health = self._ps.info(), self._ps.health()
-        for name, backend in info.backends.items():
-            labels = {"backend": name, "engine": backend.engine, "durability": backend.durability}
-            families.add("penstock_backend", (), labels)
-            worth = {"healthy": 1.0, "degraded": 0.5}
-            status = health.status if name in health.reasons else "healthy"
+        with suppress(PenstockError):  # Without an owner, say: the rest is told all the same.
+            for name, backend in self._ps.info().backends.items():
+                labels = {"backend": name, "engine": backend.engine, "durability": backend.durability}
+                families.add("penstock_backend", (), labels)
+        worth = {"healthy": 1.0, "degraded": 0.5}
+        for name, status in self._ps.health().backends.items():
             families.add("penstock_healthy", (name,), worth.get(status, 0.0))
         for name, metrics in self._ps.metrics().items():
             _add_backend(families, name, metrics)

@@ -15,6 +15,7 @@ import msgspec
 
 from penstock import config as configuration
 from penstock.backends.base import (
+    BackendHealth,
     BackendInfo,
     BackendMetrics,
     CheckReport,
@@ -27,11 +28,13 @@ from penstock.backends.registry import check_config, naming, open_backend
 from penstock.clock import Clock
 from penstock.config import Config
 from penstock.errors import (
+    BackendUnavailable,
     InvalidConfig,
     InvalidMessage,
     MessageNotFound,
     QueueAlreadyExists,
     QueueNotFound,
+    StorageError,
     Unsupported,
 )
 from penstock.event import Entry
@@ -58,10 +61,11 @@ class Info(msgspec.Struct, frozen=True):
 
 
 class Health(msgspec.Struct, frozen=True):
-    """The worst status of any backend, and every reason, by backend."""
+    """The worst status of any backend, and every reason and status, by backend."""
 
     status: str
     reasons: dict[str, list[str]]
+    backends: dict[str, str] = {}
 
 
 def open(
@@ -198,14 +202,24 @@ class Penstock:
         return Info(__version__, self._config.source, infos)
 
     def health(self) -> Health:
-        found = {name: backend.health() for name, backend in self._backends.items()}
+        found = {name: _health(backend) for name, backend in self._backends.items()}
         order = ("healthy", "degraded", "unhealthy")
-        worst = max((health.status for health in found.values()), key=order.index)
-        return Health(worst, {name: health.reasons for name, health in found.items() if health.reasons})
+        return Health(
+            max((health.status for health in found.values()), key=order.index),
+            {name: health.reasons for name, health in found.items() if health.reasons},
+            {name: health.status for name, health in found.items()},
+        )
 
     def metrics(self) -> dict[str, BackendMetrics]:
-        """Everything that is measured, by backend; `penstock.metrics` gives it to Prometheus."""
-        return {name: backend.metrics() for name, backend in self._backends.items()}
+        """Everything that is measured, by backend; `penstock.metrics` gives it to Prometheus.
+
+        Backends that do not answer and queues that are damaged are left out; `health` says why.
+        """
+        found: dict[str, BackendMetrics] = {}
+        for name, backend in self._backends.items():
+            with suppress(StorageError, BackendUnavailable):
+                found[name] = backend.metrics()
+        return found
 
     def check(self, repair: bool = False, progress: Progress | None = None) -> CheckReport:
         """Prove the stores' invariants by reading them; `.ok`, `.problems`.
@@ -286,6 +300,13 @@ class Penstock:
             if backend.queue(name) is not None:
                 return backend
         raise QueueNotFound(name)
+
+
+def _health(backend: QueueBackend) -> BackendHealth:
+    try:
+        return backend.health()
+    except (StorageError, BackendUnavailable) as error:
+        return BackendHealth("unhealthy", [str(error)])
 
 
 def _together(reports: Sequence[CheckReport]) -> CheckReport:

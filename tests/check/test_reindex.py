@@ -60,6 +60,25 @@ def test_lost_state_rows_come_back_from_the_journal(target: str, tmp_path: Path)
         assert ps.check(repair=True).ok
 
 
+def test_after_an_interrupted_reindex_nothing_is_answered_until_the_store_is_opened_again(
+    tmp_path: Path,
+) -> None:
+    def interrupt(what: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with penstock.open(tmp_path) as ps:
+        q = ps.create_queue("q")
+        q.enqueue_many([penstock.NewMessage(b"x")] * 100)
+        with pytest.raises(KeyboardInterrupt):
+            ps.reindex(interrupt)
+        with pytest.raises(penstock.StorageError, match="a reindex was cut short"):
+            q.lease()
+        assert ps.health().status == "unhealthy"
+    with penstock.open(tmp_path) as ps:
+        assert len(ps.queue("q").lease(200)) == 100
+        assert ps.check().ok
+
+
 def test_a_reindex_that_is_cut_short_anywhere_is_finished_by_the_next_opening() -> None:
     with_steps = Faults()
     system = MemorySystem(store=MemoryStore(SPACES, with_steps))

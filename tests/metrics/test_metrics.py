@@ -6,12 +6,15 @@ import random
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import penstock
 from penstock import ManualClock, NewMessage, Penstock
+from penstock.backends.embedded import keys
+from penstock.backends.embedded.keys import Meta
 from penstock.kv.memory import Faults
 from penstock.metrics import TABLE, render, serve
 from tests.docs.pages import DOCS, table
@@ -147,3 +150,32 @@ def test_the_page_of_names_is_the_table_in_the_code() -> None:
         name + suffix.get(kind, ""): (kind, ", ".join(labels), what)
         for name, (kind, labels, what) in TABLE.items()
     }
+
+
+def test_a_damaged_queue_leaves_the_others_their_numbers(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "store") as ps:
+        for name in "abc":
+            ps.create_queue(name).enqueue(b"x")
+        engine: Any = ps._default.engine  # type: ignore[attr-defined]
+        batch = engine.kv.batch()
+        batch.put(keys.meta(Meta.COUNTERS, engine.queues["b"].prefix), b"\x01garbage", engine.meta)
+        engine.kv.write(batch)
+    with penstock.open(tmp_path / "store") as ps:
+        found = {name: value(ps, "penstock_messages", queue=name, state="ready") for name in "abc"}
+        assert found == {"a": 1, "b": None, "c": 1}
+        assert value(ps, "penstock_healthy") == 0.5
+
+
+def test_each_backend_has_its_own_health_and_a_stopped_one_has_no_more_than_that(tmp_path: Path) -> None:
+    config = tmp_path / "penstock.yaml"
+    config.write_text("storage: {engine: memory}\nbackends:\n  fast: {url: 'memory:'}\n")
+    with penstock.open(config) as ps:
+        ps.create_queue("q")
+        default: Any = ps._default
+        fast: Any = ps._backends["fast"]
+        default.engine.damaged["other"] = "a bad row"
+        fast.engine.stop(penstock.StorageError("the disk failed"))
+        assert value(ps, "penstock_healthy") == 0.5
+        assert value(ps, "penstock_healthy", backend="fast") == 0.0
+        assert value(ps, "penstock_messages", queue="q", state="ready") == 0
+        assert value(ps, "penstock_store_bytes", backend="fast") is None

@@ -74,6 +74,31 @@ def _retry(todo: Todo, delivery: Delivery) -> None:
     raise RetryLater(3600, "the shop is closed")
 
 
+def _reject_with_an_error(todo: Todo, delivery: Delivery) -> None:
+    try:
+        _fail(todo, delivery)
+    except ValueError as error:
+        raise Reject(error) from error
+
+
+def _retry_with_a_number(todo: Todo, delivery: Delivery) -> None:
+    raise RetryLater(3600, reason=503)
+
+
+class _Strange(RetryLater):
+    """An error that nobody can look at, with a delay that no queue takes."""
+
+    def __init__(self) -> None:
+        self.delay_s = [1.0]  # type: ignore[assignment]
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def _fail_strangely(todo: Todo, delivery: Delivery) -> None:
+    raise _Strange
+
+
 def _kill(todo: Todo, delivery: Delivery) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -108,6 +133,9 @@ DEEDS: dict[str, Callable[[Todo, Delivery], object]] = {
     "fail first": _the_first_time(_fail),
     "reject": _reject,
     "retry": _retry,
+    "reject with an error": _reject_with_an_error,
+    "retry with a number": _retry_with_a_number,
+    "fail strangely": _fail_strangely,
     "kill": _kill,
     "kill first": _the_first_time(_kill),
     "exit": lambda todo, _: os._exit(7),

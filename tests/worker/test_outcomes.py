@@ -71,6 +71,49 @@ def test_retry_later_says_when(mode: str, ps: Penstock, q: Queue) -> None:
 
 
 @every_mode
+def test_whatever_a_handler_gives_as_its_reason_the_slot_goes_on(mode: str, ps: Penstock, q: Queue) -> None:
+    rejected = q.enqueue(order(do="reject with an error"))
+    later = q.enqueue(order(do="retry with a number"))
+    strange = q.enqueue(order(do="fail strangely"))
+    q.enqueue(order())
+    stats = Worker(ps, "q", concurrency=1, **in_mode(mode, obey)).run(until_empty=True)
+    assert stats.succeeded == 1
+    assert (q.get(rejected).state, q.get(rejected).reason) == (State.DEAD, "no such product")
+    assert (q.get(later).state, q.get(later).reason) == (State.DELAYED, "503")
+    assert "_Strange" in (q.get(strange).reason or "")
+
+
+def test_an_error_that_cannot_be_looked_at_is_a_failure_all_the_same(ps: Penstock, q: Queue) -> None:
+    class Odd(Reject):
+        def __init__(self) -> None: ...
+
+        @property
+        def reason(self) -> str:  # type: ignore[override]
+            raise RuntimeError
+
+    def handle(delivery: Delivery) -> None:
+        raise Odd
+
+    message_id = q.enqueue(b"")
+    Worker(ps, "q", handle, concurrency=1).run(until_empty=True)
+    assert q.get(message_id).reason == "Odd, which cannot be shown: RuntimeError"
+    assert q.get(message_id).state == State.DEAD
+
+
+def test_groups_of_groups_of_errors_do_not_occupy_the_slot(ps: Penstock, q: Queue) -> None:
+    error: Exception = ValueError("one of very many")
+    for _ in range(7):
+        error = ExceptionGroup("several", [error] * 12)
+
+    def handle(delivery: Delivery) -> None:
+        raise error
+
+    message_id = q.enqueue(b"")
+    Worker(ps, "q", handle, concurrency=1).run(until_empty=True)
+    assert "one of very many" in (q.get(message_id).reason or "")
+
+
+@every_mode
 def test_leaving_the_program_is_a_failure_of_the_message_alone(mode: str, ps: Penstock, q: Queue) -> None:
     message_id = q.enqueue(order(do="exit politely"))
     q.enqueue(order())

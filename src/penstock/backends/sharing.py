@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from functools import partial
 
 from penstock.backends.attached import place
-from penstock.backends.attached.backend import LOOK_EVERY_S, PATIENCE_S, AttachedBackend, Owned, attach
+from penstock.backends.attached.backend import AttachedBackend, Owned, attach
 from penstock.backends.attached.listener import Answerer, Listener
-from penstock.backends.attached.place import Ownership
+from penstock.backends.attached.place import LOOK_EVERY_S, PATIENCE_S, Ownership
 from penstock.backends.embedded.backend import EmbeddedBackend
 from penstock.backends.embedded.opening import open_rocksdb as open_database
 from penstock.backends.embedded.opening import refuse_newer
@@ -37,7 +38,8 @@ def open_rocksdb(
     refuse_newer(folder)
     own = partial(_own, settings, clock, rng, keys)
     locked: StoreLocked | None = None
-    for _ in range(round(PATIENCE_S / LOOK_EVERY_S)):
+    until_s = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until_s:
         attached = attach(folder, lambda: _owned(own()))
         if attached is not None:
             return attached
@@ -84,9 +86,19 @@ def _own(
     except OSError as error:
         log.warning("other processes cannot attach to %s: %s", folder, error)
         return backend
+    except BaseException:
+        backend.close()
+        raise
     backend.before_close.callback(listener.stop)
     backend.after_close.callback(listener.hang_up)
+    # A store that has stopped answers nothing until it is opened again: by whoever comes next.
+    backend.engine.when_stopped = partial(_let_go, backend)
     return backend
+
+
+def _let_go(backend: EmbeddedBackend) -> None:
+    """In a thread of its own: whoever found the failure holds locks that closing takes."""
+    threading.Thread(target=backend.close, name="penstock-closer", daemon=True).start()
 
 
 def _owned(backend: EmbeddedBackend | None) -> Owned | None:

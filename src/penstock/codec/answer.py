@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 def _encode_other(value: object) -> object:
     if isinstance(value, BaseException):
-        return (type(value).__name__, str(value), vars(value))
+        return (type(value).__name__, escaped(str(value)), escaped(vars(value)))
     if isinstance(value, str):  # A kind of str travels as the text that it is.
         return str.__str__(value)
     # What no backend takes is refused there, by the name of its type.
@@ -46,16 +46,26 @@ _TEXT, _NUMBER = 1, 2
 
 
 def escaped(value: Any) -> Any:
-    """Arguments that MessagePack has no room for, so that the backend itself can refuse them."""
+    """What MessagePack has no room for, in a form that it has: texts that are no UTF-8, great numbers."""
     if isinstance(value, str):
-        return msgspec.msgpack.Ext(_TEXT, value.encode("utf-8", "surrogatepass"))
-    if isinstance(value, int) and not isinstance(value, bool):
+        return (
+            value if _is_utf8(value) else msgspec.msgpack.Ext(_TEXT, value.encode("utf-8", "surrogatepass"))
+        )
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
         return msgspec.msgpack.Ext(_NUMBER, b"%d" % value)
     if isinstance(value, list | tuple):
         return [escaped(item) for item in value]
     if isinstance(value, dict):
         return {key: escaped(item) for key, item in value.items()}
     return value
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _unescape(code: int, data: memoryview) -> Any:

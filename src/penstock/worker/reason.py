@@ -17,6 +17,8 @@ _SHORTEST_HIDDEN = 6
 #: What is compared of a long value: errors of the interpreter quote the first 200 characters.
 _COMPARED = 32
 _MOST_LINKS = 8
+#: No more is written of groups of groups, however many errors they hold: most of it would be left out.
+_MOST_CHARACTERS = 65_536
 
 _HERE = str(Path(__file__).parent)
 _CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
@@ -25,7 +27,14 @@ _CONTEXT = "\nDuring handling of the above exception, another exception occurred
 
 def explained(error: BaseException, delivery: Delivery) -> str:
     """The traceback from the handler on, its causes included."""
-    return bounded("".join(_chain(error, delivery, _MOST_LINKS)).rstrip())
+    parts: list[str] = []
+    room = _MOST_CHARACTERS
+    for part in _chain(error, delivery, _MOST_LINKS):
+        parts.append(part)
+        room -= len(part)
+        if room <= 0:
+            break
+    return bounded("".join(parts).rstrip())
 
 
 def bounded(text: str) -> str:
@@ -53,11 +62,26 @@ def _chain(error: BaseException, delivery: Delivery, links: int) -> Iterator[str
         yield "Traceback (most recent call last):\n"
         yield from traceback.format_tb(frames)
     # Only what the error says can repeat the payload: frames show code.
-    yield _hidden("".join(traceback.format_exception_only(error)), delivery)
+    yield _hidden(_said(error), delivery)
     if isinstance(error, BaseExceptionGroup):
         for part in error.exceptions:
             yield "\nOne of them:\n\n"
             yield from _chain(part, delivery, links - 1)
+
+
+def _said(error: BaseException) -> str:
+    """Its last line and its notes. The library's own function looks at every error of a group of any size."""
+    kind = type(error)
+    name = kind.__qualname__
+    if kind.__module__ not in ("builtins", "__main__"):
+        name = f"{kind.__module__}.{name}"
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 (of the user's own making)
+        text = "<its text cannot be read>"
+    notes = getattr(error, "__notes__", ())
+    lines = [f"{name}: {text}" if text else name, *map(str, notes if isinstance(notes, list) else ())]
+    return "\n".join(lines) + "\n"
 
 
 def _frames(trace: TracebackType | None) -> TracebackType | None:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.codec.body import check_duration
+from penstock.errors import InvalidMessage
 from penstock.message import Delivery
 from penstock.worker.reason import bounded, explained
 
@@ -25,23 +26,39 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
 DONE = Verdict("done")
 
 
-class RetryLater(Exception):
-    """Raised by a handler: try this message again after `delay_s`, or when the queue's policy says."""
+def _text(reason: object) -> str:
+    return "" if reason is None else str(reason)
 
-    def __init__(self, delay_s: float | None = None, reason: str = "") -> None:
+
+class RetryLater(Exception):
+    """Raised by a handler: try this message again after `delay_s`, or when the queue's policy says.
+
+    The reason is text; anything else, another exception say, is what `str` makes of it.
+    """
+
+    #: For kinds of it whose constructor does not call this one's.
+    delay_s: float | None = None
+    reason: str = ""
+
+    def __init__(self, delay_s: float | None = None, reason: object = "") -> None:
         if delay_s is not None:
             check_duration(delay_s, "delay_s")
-        super().__init__(reason or "the handler asks for another try")
         self.delay_s = delay_s
-        self.reason = reason
+        self.reason = _text(reason)
+        super().__init__(self.reason or "the handler asks for another try")
 
 
 class Reject(Exception):
-    """Raised by a handler: this message must not be tried again; it is dead with this reason."""
+    """Raised by a handler: this message must not be tried again; it is dead with this reason.
 
-    def __init__(self, reason: str = "") -> None:
-        super().__init__(reason or "the handler rejects the message")
-        self.reason = reason
+    The reason is text; anything else, another exception say, is what `str` makes of it.
+    """
+
+    reason: str = ""
+
+    def __init__(self, reason: object = "") -> None:
+        self.reason = _text(reason)
+        super().__init__(self.reason or "the handler rejects the message")
 
 
 Handler = Callable[[Any], object]
@@ -90,10 +107,26 @@ def _one(said: object, delivery: Delivery) -> Verdict:
 
 
 def _raised(error: BaseException, delivery: Delivery) -> Verdict:
-    match error:
-        case Reject(reason=reason):
-            return Verdict("rejected", bounded(reason) or explained(error, delivery))
-        case RetryLater(reason=reason, delay_s=delay_s):
-            return Verdict("failed", bounded(reason) or explained(error, delivery), delay_s)
-        case _:
-            return Verdict("failed", explained(error, delivery))
+    """Whatever the error is like: a delivery without a verdict would keep its slot and its lease for ever."""
+    try:
+        match error:
+            case Reject():
+                return Verdict("rejected", bounded(_text(error.reason)) or explained(error, delivery))
+            case RetryLater():
+                reason = bounded(_text(error.reason)) or explained(error, delivery)
+                return Verdict("failed", reason, _accepted(error.delay_s))
+            case _:
+                return Verdict("failed", explained(error, delivery))
+    except Exception as another:  # noqa: BLE001 (a user's, that fails when it is looked at)
+        kind: Kind = "rejected" if isinstance(error, Reject) else "failed"
+        return Verdict(kind, f"{type(error).__name__}, which cannot be shown: {type(another).__name__}")
+
+
+def _accepted(delay_s: float | None) -> float | None:
+    """A delay that was set past the constructor is left to the queue's policy if no queue would take it."""
+    try:
+        if delay_s is not None:
+            check_duration(delay_s, "delay_s")
+    except InvalidMessage:
+        return None
+    return delay_s

@@ -6,16 +6,16 @@ import contextlib
 import functools
 import logging
 import os
-import socket
 import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
-import msgspec
-
 from penstock.backends.attached import place, wire
+from penstock.backends.attached.line import Line, answer, encoded
 from penstock.backends.attached.listener import Answerer
-from penstock.backends.attached.wire import Gone, Reply, Unreadable
+from penstock.backends.attached.place import LOOK_EVERY_S, PATIENCE_S
+from penstock.backends.attached.wire import Gone, Unreadable
 from penstock.backends.base import (
     BackendHealth,
     BackendInfo,
@@ -28,7 +28,6 @@ from penstock.backends.base import (
     QueueStats,
     RekeyReport,
 )
-from penstock.codec.answer import escaped, to_error
 from penstock.codec.body import check_message
 from penstock.codec.entry import check_entry
 from penstock.errors import BackendUnavailable, InvalidMessage, PenstockError, StorageError, as_answer
@@ -46,16 +45,16 @@ from penstock.message import (
     parse_new_id,
 )
 from penstock.settings import QueueSettings
-from penstock.version import __version__
 
 log = logging.getLogger("penstock")
 
 T = TypeVar("T")
 R = TypeVar("R")
 
-#: How long a call looks for an owner before it gives up, and how often.
-PATIENCE_S = 10.0
-LOOK_EVERY_S = 0.01
+#: The pause of a process that could not become the owner: others have their turn.
+AFTER_REFUSAL_S = 0.1
+#: How often the same owner may hang up on the same call.
+MOST_HANG_UPS = 10
 
 
 class Owned(NamedTuple):
@@ -69,80 +68,24 @@ class Owned(NamedTuple):
 Own = Callable[[], Owned | None]
 
 
-class _Line:
-    """One connection, used by one thread at a time. Who calls stays the same when the owner changes."""
-
-    def __init__(self) -> None:
-        self.caller = os.urandom(16)
-        self.number = 0
-        self._peer: socket.socket | None = None
-
-    def connect(self, folder: str) -> wire.Welcome:
-        """Say hello to whoever owns the folder now."""
-        peer = place.connect(folder)
-        try:
-            wire.send(peer, wire.encode(wire.Hello(wire.PROTOCOL, self.caller, os.getpid())))
-            welcome: wire.Welcome = wire.decode_welcome(wire.receive(peer))
-        except BaseException:
-            peer.close()
-            raise
-        if welcome.protocol != wire.PROTOCOL:
-            peer.close()
-            raise StorageError(
-                f"the store in {folder} is owned by process {welcome.pid} with Penstock {welcome.version}, "
-                f"which this one, {__version__}, cannot attach to: use the same version in both"
-            )
-        self._peer = peer
-        return welcome
-
-    def ask(self, folder: str, request: bytes, progress: Progress | None) -> msgspec.Raw:
-        """The raw answer; raises the owner's error, or `Gone`."""
-        if self._peer is None:
-            try:
-                self.connect(folder)
-            except OSError as error:
-                raise Gone from error
-        peer = cast(socket.socket, self._peer)
-        wire.send(peer, request)
-        while True:
-            response: wire.Response = wire.decode_response(wire.receive(peer))
-            if response.what == Reply.ANSWER:
-                return response.value
-            if response.what == Reply.ERROR:
-                raise to_error(wire.decode_error(response.value))
-            if response.what == Reply.UNREADABLE:
-                raise Unreadable(wire.decode_error(response.value)[1])
-            if progress is not None:
-                progress(*wire.decode_progress(response.value))
-
-    def wait_for_end(self) -> None:
-        """Until the owner goes."""
-        if self._peer is not None:
-            with contextlib.suppress(OSError):
-                self._peer.recv(1)
-
-    def hang_up(self) -> None:
-        peer, self._peer = self._peer, None
-        if peer is not None:
-            with contextlib.suppress(OSError):
-                peer.shutdown(socket.SHUT_RDWR)
-            peer.close()
-
-
 class AttachedBackend:
     """A store that another process owns, for as long as it does. Safe to call from any thread."""
 
-    def __init__(self, folder: str, own: Own, welcome: wire.Welcome, watch: _Line) -> None:
+    def __init__(
+        self, folder: str, own: Own, welcome: wire.Welcome, watch: Line, closed: threading.Event
+    ) -> None:
         self.name = welcome.name
         self.capabilities = welcome.capabilities
         self._folder = folder
         self._own = own
         self._owner_pid = welcome.pid
         self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._free: list[_Line] = []
+        #: Held for the whole of a take-over; again by a signal handler that comes in the middle of it.
+        self._lock = threading.RLock()
+        self._free: list[Line] = []
+        self._busy: set[Line] = set()
         self._owned: Owned | None = None
-        self._closed = threading.Event()
+        self._closed = closed
         self._watch = watch
         self._watcher = threading.Thread(target=self._watch_owner, name="penstock-attached", daemon=True)
         self._watcher.start()
@@ -159,34 +102,49 @@ class AttachedBackend:
             return getattr(owned.backend, method)(*args, **(kwargs or {}), **more)
         self._check_usable()
         line = self._borrow()
+        self._busy.add(line)
         try:
             line.number += 1
-            request = _encoded(line.number, method, args, kwargs or {}, progress is not None)
+            line.hang_ups = 0
+            request = encoded(line.number, method, args, kwargs or {}, progress is not None)
             while True:
                 try:
-                    return wire.METHODS[method].answer.decode(line.ask(self._folder, request, progress))
+                    return answer(method, line.ask(self._folder, request, progress))
                 except Gone:
-                    line.hang_up()
+                    self._hung_up(line, method)
                     owned = self._find_owner()
                 if owned is not None:
                     call = wire.decode_request(request)
                     report = progress or (lambda *_: None)
                     return owned.answerer.answer(line.caller, call, True, lambda: True, report)
-        except PenstockError:
-            raise
-        except BaseException:
-            # Interrupted in the middle of a frame: its rest must not be taken for another.
-            line.hang_up()
-            line = _Line()
-            raise
         finally:
-            self._free.append(line)
+            self._busy.discard(line)
+            self._give_back(line)
 
-    def _borrow(self) -> _Line:
+    def _borrow(self) -> Line:
         try:
             return self._free.pop()
         except IndexError:
-            return _Line()
+            return Line(self._closed)
+
+    def _give_back(self, line: Line) -> None:
+        """Not one on which a reply is still to come: it must not be taken for another's."""
+        if line.asking or self._closed.is_set():
+            line.hang_up()
+        else:
+            self._free.append(line)
+
+    def _hung_up(self, line: Line, method: str) -> None:
+        """An owner that goes does so once; one that stays, and hangs up each time, is not asked for ever."""
+        line.hang_up()
+        line.hang_ups += 1
+        if line.hang_ups > MOST_HANG_UPS:
+            raise BackendUnavailable(
+                f"the owner of the store in {self._folder}, process {line.owner_pid}, hangs up on {method}; "
+                "its log may say why"
+            )
+        if line.hang_ups > 1:
+            self._closed.wait(LOOK_EVERY_S * line.hang_ups)
 
     def _check_usable(self) -> None:
         if self._pid != os.getpid():
@@ -198,21 +156,34 @@ class AttachedBackend:
 
     def _find_owner(self) -> Owned | None:
         """Returns once there is an owner again: this process, then what it owns, or another, then None."""
+        refusal: StorageError | None = None
+        until_s = time.monotonic() + PATIENCE_S
+        while True:
+            self._check_usable()
+            if self._owned is not None:
+                return self._owned
+            with contextlib.suppress(OSError):
+                place.connect(self._folder).close()
+                return None
+            try:
+                if (owned := self._take_over()) is not None:
+                    return owned
+            except StorageError as error:
+                # The last owner, just ending, has the lock; or this process may not, and another may.
+                refusal = as_answer(error)
+            if time.monotonic() >= until_s:
+                raise refusal or BackendUnavailable(self._nobody())
+            self._closed.wait(LOOK_EVERY_S if refusal is None else AFTER_REFUSAL_S)
+
+    def _take_over(self) -> Owned | None:
         with self._lock:
-            for _ in range(round(PATIENCE_S / LOOK_EVERY_S)):
-                self._check_usable()
-                if self._owned is not None:
-                    return self._owned
-                try:
-                    place.connect(self._folder).close()
-                    return None
-                except OSError:
-                    self._owned = self._own()
-                if self._owned is None:
-                    self._closed.wait(LOOK_EVERY_S)
             if self._owned is None:
-                raise BackendUnavailable(self._nobody())
-            log.info("took over path=%s from=%d", self._folder, self._owner_pid)
+                self._check_usable()
+                self._owned = self._own()
+                if self._owned is not None:
+                    log.info("took over path=%s from=%d", self._folder, self._owner_pid)
+            if self._owned is not None and self._closed.is_set():
+                self._owned.backend.close()  # By a signal handler of this very thread, say.
             return self._owned
 
     def _nobody(self) -> str:
@@ -243,11 +214,14 @@ class AttachedBackend:
         if self._closed.is_set() or self._pid != os.getpid():
             return
         self._closed.set()
-        self._watch.hang_up()
+        for line in (self._watch, *self._busy):
+            line.cut()
+        if self._lock._is_owned():  # type: ignore[attr-defined]
+            return  # A signal handler in the middle of a take-over, which closes what it opens.
+        self._watcher.join()
         with self._lock:
             while self._free:
                 self._free.pop().hang_up()
-        self._watcher.join()
         if self._owned is not None:
             self._owned.backend.close()
 
@@ -413,25 +387,13 @@ class AttachedBackend:
 
 def attach(folder: str, own: Own) -> AttachedBackend | None:
     """Attach to the folder's owner; None if there is none that answers."""
-    watch = _Line()
+    closed = threading.Event()
+    watch = Line(closed)
     try:
         welcome = watch.connect(folder)
     except (OSError, Gone):
         return None
-    return AttachedBackend(folder, own, welcome, watch)
-
-
-def _encoded(
-    number: int, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], progress: bool
-) -> bytes:
-    try:
-        return wire.encode((number, method, args, kwargs, progress))
-    except (UnicodeEncodeError, OverflowError):
-        pass
-    try:
-        return wire.encode((number, method, escaped(args), kwargs, progress))
-    except (UnicodeEncodeError, OverflowError) as error:
-        raise Unreadable(f"an argument of {method} cannot be sent: {error}") from error
+    return AttachedBackend(folder, own, welcome, watch, closed)
 
 
 def _is_plain(message: NewMessage) -> bool:

@@ -25,6 +25,10 @@ log = logging.getLogger("penstock")
 
 #: How long answers are kept for callers that do not come back after their owner has gone.
 GRACE_S = 600.0
+#: How long an owner that closes lets calls finish. Those that do not are asked again of the next owner.
+FINISHING_S = 1.0
+#: Between two tries to let somebody in, when descriptors or threads are short.
+SHORTAGE_S = 0.1
 _UCRED = struct.Struct("3i")
 
 
@@ -89,38 +93,45 @@ class Listener:
         self._peers: dict[socket.socket, bytes] = {}
         self._busy = 0
         self._idle = threading.Condition(self._lock)
-        self._stopping = False
+        self._stopping = threading.Event()
         self._pid = os.getpid()
         #: Callers of the owner before this one; those that come back are taken off.
         self._missed = set(backend.callers())
         self._door = place.listen(folder)
         self._grace = threading.Timer(GRACE_S, self._forget_missed)
         self._grace.daemon = True
-        self._grace.start()
         self._thread = threading.Thread(target=self._accept, name="penstock-listener", daemon=True)
-        self._thread.start()
+        try:
+            self._grace.start()
+            self._thread.start()
+        except BaseException:  # Too many threads: whoever came in would wait for ever.
+            self._shut_the_door()
+            raise
 
     @property
     def answerer(self) -> Answerer:
         return self._answerer
 
     def stop(self) -> None:
-        """Let calls that run finish, then hang up. Waiting ones are cut: their callers ask the next owner."""
+        """Let calls that run finish, then hang up. The others are cut: their callers ask the next owner."""
         if self._pid != os.getpid():
             return
         with self._lock:
-            self._stopping = True
+            self._stopping.set()
             peers = list(self._peers)
+        self._shut_the_door()
+        for peer in peers:
+            with contextlib.suppress(OSError):
+                peer.shutdown(socket.SHUT_RD)
+        with self._lock:
+            self._idle.wait_for(lambda: not self._busy, timeout=FINISHING_S)
+
+    def _shut_the_door(self) -> None:
         self._grace.cancel()
         place.leave(self._folder)
         with contextlib.suppress(OSError):
             self._door.shutdown(socket.SHUT_RDWR)
         self._door.close()
-        for peer in peers:
-            with contextlib.suppress(OSError):
-                peer.shutdown(socket.SHUT_RD)
-        with self._lock:
-            self._idle.wait_for(lambda: not self._busy, timeout=10)
 
     def hang_up(self) -> None:
         """After `stop`, and once the store is closed: cut those that still wait."""
@@ -133,15 +144,23 @@ class Listener:
     # -- connections ----------------------------------------------------------------------------
 
     def _accept(self) -> None:
-        while True:
+        well = True
+        while not self._stopping.is_set():
             try:
-                peer, _ = self._door.accept()
-            except OSError:
-                if self._stopping:
-                    return
-                log.exception("attaching failed; going on")
-                continue
-            threading.Thread(target=self._serve, args=(peer,), name="penstock-peer", daemon=True).start()
+                peer = place.accept(self._door)
+                try:
+                    threading.Thread(
+                        target=self._serve, args=(peer,), name="penstock-peer", daemon=True
+                    ).start()
+                except BaseException:
+                    peer.close()
+                    raise
+                well = True
+            except Exception as error:  # noqa: BLE001 (whatever is short, those who are in are served on)
+                if well and not self._stopping.is_set():
+                    log.error("nobody can attach to the store in %s now: %s", self._folder, error)
+                well = False
+                self._stopping.wait(SHORTAGE_S)
 
     def _serve(self, peer: socket.socket) -> None:
         caller = b""
@@ -152,7 +171,7 @@ class Listener:
             wire.send(peer, wire.encode(self._welcome()))
             caller = hello.caller
             with self._lock:
-                if self._stopping:
+                if self._stopping.is_set():
                     return
                 self._peers[peer] = caller
                 again = caller in self._missed
@@ -168,47 +187,56 @@ class Listener:
             self._let_go(peer, caller)
 
     def _serve_one(self, peer: socket.socket, caller: bytes, again: bool) -> bool:
-        """Answer one request; False when it is time to hang up."""
-        request = wire.decode_request(wire.receive(peer))
-        waits = request.method == "lease"
-
-        def report(what: str, done: int, total: int) -> None:
-            wire.send(peer, wire.progress_frame(what, done, total))
-
-        def listening() -> bool:
-            return not self._stopping_now() and _listens(peer)
-
-        with self._lock:
-            if self._stopping:
-                return False
-            self._busy += not waits
+        """Answer one request, whatever is in it; False when it is time to hang up."""
+        raw = wire.receive(peer)
         try:
-            try:
-                answer = self._answerer.answer(caller, request, again, listening, report)
-                if isinstance(answer, BackendInfo):
-                    answer = msgspec.structs.replace(answer, attached_to=self._pid)
-                frame = wire.answer_frame(answer)
-            except PenstockError as error:
-                # What a store that is being closed says is not for those who can ask another.
-                if self._stopping_now():
-                    return False
-                frame = wire.error_frame(error)
-            except Gone:
-                raise
-            except Exception as error:
-                log.exception("%s for another process failed", request.method)
-                frame = wire.error_frame(PenstockError(f"{request.method} failed: {type(error).__name__}"))
-            if waits and self._stopping_now():
+            request = wire.decode_request(raw)
+        except msgspec.DecodeError as error:
+            wire.send(peer, wire.error_frame(wire.Unreadable(f"a call that cannot be read: {error}")))
+            return True
+        # What need not finish here: others may not have to wait for an owner because of it.
+        brief = request.method != "lease" and request.method not in wire.REPEATABLE
+        with self._lock:
+            if self._stopping.is_set():
+                return False
+            self._busy += brief
+        try:
+            frame = self._frame(peer, caller, request, again)
+            # What one hears from a store that is being closed is not for those who can ask another.
+            if frame is None or (self._stopping.is_set() and not brief):
                 return False
             wire.send(peer, frame)
         finally:
             with self._lock:
-                self._busy -= not waits
+                self._busy -= brief
                 self._idle.notify_all()
         return True
 
-    def _stopping_now(self) -> bool:
-        return self._stopping
+    def _frame(self, peer: socket.socket, caller: bytes, request: wire.Request, again: bool) -> bytes | None:
+        """The answer or error for a request; None where it is the next owner's to give."""
+
+        def report(what: str, done: int, total: int) -> None:
+            try:
+                wire.send(peer, wire.progress_frame(what, done, total))
+            except Gone:
+                if request.method != "reindex":  # Half of one is worse than one that nobody waits for.
+                    raise
+
+        def listening() -> bool:
+            return not self._stopping.is_set() and _listens(peer)
+
+        try:
+            answer = self._answerer.answer(caller, request, again, listening, report)
+            if isinstance(answer, BackendInfo):
+                answer = msgspec.structs.replace(answer, attached_to=self._pid)
+            return wire.answer_frame(answer)
+        except PenstockError as error:
+            return None if self._stopping.is_set() else wire.error_frame(error)
+        except Gone:
+            raise
+        except Exception as error:
+            log.exception("%s for another process failed", request.method)
+            return wire.error_frame(PenstockError(f"{request.method} failed: {type(error).__name__}"))
 
     def _welcome(self) -> wire.Welcome:
         backend = self._backend
@@ -220,7 +248,7 @@ class Listener:
         with self._lock:
             self._peers.pop(peer, None)
             # Those whom this process hangs up on will ask the next owner.
-            forget = bool(caller) and not self._stopping
+            forget = bool(caller) and not self._stopping.is_set()
         if forget:
             with contextlib.suppress(PenstockError):
                 self._backend.forget([caller])

@@ -18,13 +18,14 @@ import msgspec
 from penstock.backends.base import BackendInfo, QueueBackend
 from penstock.capabilities import Capabilities
 from penstock.codec.answer import decoder, encode_answer
-from penstock.errors import InvalidMessage
+from penstock.errors import InvalidMessage, PenstockError
 
 PROTOCOL = 1
 
 SOCKET_NAME = "penstock.sock"
 
 _LENGTH = struct.Struct("<Q")
+_ROOM_BYTES = 1 << 20
 
 #: What may be asked again without a record of the first answer: it changes nothing, or twice is as once.
 REPEATABLE = frozenset(
@@ -153,7 +154,7 @@ decode_request = decoder(Request).decode
 decode_response = decoder(Response).decode
 decode_hello = decoder(Hello).decode
 decode_welcome = decoder(Welcome).decode
-decode_error = decoder(tuple[str, str, dict[str, Any]]).decode
+decode_error = decoder(tuple[str, Any, dict[str, Any]]).decode
 decode_progress = decoder(tuple[str, int, int]).decode
 decode_receipts = decoder(list[str]).decode
 
@@ -177,11 +178,14 @@ def receive(peer: socket.socket) -> bytearray:
 
 
 def _exactly(peer: socket.socket, length: int) -> bytearray:
-    buffer = bytearray(length)
-    view, at = memoryview(buffer), 0
+    """So many bytes. Room for them is made as they come: a length alone costs nothing."""
+    buffer, at = bytearray(min(length, _ROOM_BYTES)), 0
     while at < length:
+        if at == len(buffer):
+            buffer += bytes(min(length - at, len(buffer)))
         try:
-            got = peer.recv_into(view[at:])
+            with memoryview(buffer)[at:] as room:
+                got = peer.recv_into(room)
         except OSError as error:
             raise Gone from error
         if not got:
@@ -195,7 +199,12 @@ def answer_frame(answer: object) -> bytes:
 
 
 def error_frame(error: BaseException) -> bytes:
-    return encode((Reply.UNREADABLE if isinstance(error, Unreadable) else Reply.ERROR, error))
+    """One that says less where all of it cannot be sent: without any answer, its caller would ask again."""
+    what = Reply.UNREADABLE if isinstance(error, Unreadable) else Reply.ERROR
+    try:
+        return encode((what, error))
+    except Exception:  # noqa: BLE001 (whatever is in it)
+        return encode((what, PenstockError(f"{type(error).__name__}, which cannot be sent")))
 
 
 def progress_frame(what: str, done: int, total: int) -> bytes:

@@ -48,7 +48,7 @@ from penstock.capabilities import Capabilities
 from penstock.clock import Clock, SystemClock, to_ns
 from penstock.codec.body import check_duration
 from penstock.config import EncryptionSettings
-from penstock.errors import InvalidMessage, QueueNotFound, StorageError
+from penstock.errors import InvalidMessage, QueueNotFound, StorageCorrupt, StorageError
 from penstock.event import Entry, Event
 from penstock.keyring import EnvironmentKeys, KeyProvider
 from penstock.kv.base import Store
@@ -376,7 +376,8 @@ class EmbeddedBackend:
             names = sorted(engine.queues)
         found: dict[str, QueueMetrics] = {}
         for name in names:
-            with contextlib.suppress(QueueNotFound), engine.lock:  # Deleted meanwhile.
+            # Deleted meanwhile, or damaged, which `health` tells.
+            with contextlib.suppress(QueueNotFound, StorageCorrupt), engine.lock:
                 found[name] = reads.metrics(engine, self._as_time_left_it(name))
         with engine.lock:
             engine.check_usable()
@@ -430,10 +431,11 @@ class EmbeddedBackend:
             thread.join()
         with self._engine.lock:
             if self._engine.stopped is None:
+                self._engine.when_stopped = lambda: None
                 self._engine.stop(StorageError("it was closed"))
             self._engine.release_handles()
-        self._kv.close()
-        self.after_close.close()
+        with self.after_close:
+            self._kv.close()
 
     # -- calls from other processes --------------------------------------------------------------
 

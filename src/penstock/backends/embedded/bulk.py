@@ -8,29 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.calls import Call, keep, unpack_call
 from penstock.backends.embedded.deadletter import ORIGIN, is_taken, revived
+from penstock.backends.embedded.dropping import drop_slice
 from penstock.backends.embedded.engine import Engine, Transaction
-from penstock.backends.embedded.keys import Due, Meta, StateCode
+from penstock.backends.embedded.keys import Meta, StateCode
 from penstock.backends.embedded.lookup import NO_BODY, STATES, Found, find_sound, ready_found
 from penstock.backends.embedded.numbers import next_number
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import (
     MARK,
     Job,
-    decode_dedup,
     decode_job,
-    decode_ready,
     decode_state,
     packed,
 )
 from penstock.backends.embedded.transitions import (
-    DUE_OF_STATE,
     arrive,
     drop_bodies,
     enter_ready,
@@ -55,6 +54,9 @@ log = logging.getLogger("penstock")
 SLICE = 500
 #: Rows of jobs that one turn of the upkeep looks at.
 JOBS_LOOKED_AT = 64
+#: What a caller who asks again runs of its job at a time, and how often it looks at one that another runs.
+SLICES_AT_ONCE = 16
+LOOK_EVERY_S = 0.01
 
 
 class Work:
@@ -133,42 +135,61 @@ class Bulk:
             engine.check_usable()
             rows = list(engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix), limit=limit))
         for key, raw in rows:
-            number = int.from_bytes(key[1:5], "big")
-            if len(key) != 5 or taken == slices or (done := self._claim(number)) is None:
-                continue
-            try:
-                # Kept from call to call: where it has looked already is in memory alone.
-                work = self._resumed.get(number)
-                if work is None:
-                    work = self._resumed[number] = Work(decode_job(raw), number, done)
-                    work.outcomes = self._outcomes_so_far(work)
-                work.resumed = True
-                while taken < slices:
-                    taken += 1
-                    if self._slice(work):
-                        del self._resumed[number]
-                        break
-            except BaseException as error:
-                self._resumed.pop(number, None)
-                if not isinstance(error, Exception) or is_of_the_store(error):
-                    raise
-                self._given_up[number] = f"job {number} was left alone: {error}"
-                log.error("%s", self._given_up[number])
-            finally:
-                self._running.discard(number)
+            if len(key) == 5 and taken < slices:
+                taken += self._take_up(int.from_bytes(key[1:], "big"), raw, slices - taken)
         return taken
 
     def finish(self, call: Call) -> None:
         """Bring a job that this call had begun, and a crash interrupted, to its end."""
-        engine, prefix, packed_call = self._engine, keys.meta(Meta.JOB), call.packed()
-        while True:
+        engine, found = self._engine, self._job_of(call)
+        while found is not None:
+            number, raw = found
+            if number in self._given_up:
+                raise StorageCorrupt(f"{self._given_up[number]}; run check with repair, and ask again")
+            if not self._take_up(number, raw, SLICES_AT_ONCE):
+                threading.Event().wait(LOOK_EVERY_S)  # Another thread is at it.
             with engine.lock:
                 engine.check_usable()
-                rows = list(engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix)))
-            jobs = [decode_job(raw) for key, raw in rows if len(key) == 5]
-            if all(job.call != packed_call for job in jobs):
-                return
-            self.resume(len(jobs))
+                if engine.kv.get(_job_key(number), engine.meta) is None:
+                    return
+
+    def _job_of(self, call: Call) -> tuple[int, bytes] | None:
+        engine, prefix, packed_call = self._engine, keys.meta(Meta.JOB), call.packed()
+        with engine.lock:
+            engine.check_usable()
+            rows = list(engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix)))
+        for key, raw in rows:
+            with contextlib.suppress(StorageCorrupt):  # Somebody else's, or nobody can tell.
+                if len(key) == 5 and decode_job(raw).call == packed_call:
+                    return int.from_bytes(key[1:], "big"), raw
+        return None
+
+    def _take_up(self, number: int, raw: bytes, slices: int) -> int:
+        """Run up to so many slices of a job, if it is nobody else's; how many it were."""
+        if (done := self._claim(number)) is None:
+            return 0
+        taken = 0
+        try:
+            # Kept from call to call: where it has looked already is in memory alone.
+            work = self._resumed.get(number)
+            if work is None:
+                work = self._resumed[number] = Work(decode_job(raw), number, done)
+                work.outcomes = self._outcomes_so_far(work)
+            work.resumed = True
+            while taken < slices:
+                taken += 1
+                if self._slice(work):
+                    del self._resumed[number]
+                    break
+        except BaseException as error:
+            self._resumed.pop(number, None)
+            if not isinstance(error, Exception) or is_of_the_store(error):
+                raise
+            self._given_up[number] = f"job {number} was left alone: {error}"
+            log.error("%s", self._given_up[number])
+        finally:
+            self._running.discard(number)
+        return taken
 
     def _calling(self) -> bytes:
         call = self._engine.calls.current
@@ -212,7 +233,8 @@ class Bulk:
             job.call = self._calling()
             affected = sum(q.counters.counts[code] for code in job.states)
             work = Work(job)
-        self._run(work, affected > SLICE)
+        # A call of another process's may be asked again between two slices, however few it takes.
+        self._run(work, affected > SLICE or bool(job.call))
         return work.done
 
     def _run(self, work: Work, long: bool) -> None:
@@ -234,7 +256,7 @@ class Bulk:
             q = self._engine.queue_by_number(work.job.qid)
             before = work.done
             if work.job.what == "drop":
-                finished = _drop_slice(txn, work)
+                finished = drop_slice(txn, work.job.qid, work.position, SLICE)
             elif q is None:  # Dropped meanwhile: nothing is left to do.
                 finished = True
             else:
@@ -425,56 +447,6 @@ def _why_not_moved(
         state = STATES[found.code]
         return InvalidMessage(f"message {text} is {state}: it cannot be moved to {target.name!r}")
     return None
-
-
-def _drop_slice(txn: Transaction, work: Work) -> bool:
-    """Rows in the due index are found through the rows that they belong to; the rest goes by range.
-
-    A damaged row goes without its due rows: those are dropped when they fall due.
-    """
-    engine, qid = txn.engine, work.job.qid
-    txn.changed = True
-    prefix, end = keys.u32(qid), keys.u32(qid + 1)
-    found = False
-    for place, (space, due_of) in enumerate(
-        (
-            (engine.state, _due_of_state),
-            (engine.ready, _due_of_ready),
-            (engine.dedup, _due_of_dedup),
-        )
-    ):
-        # From where the last slice ended, not over all that is deleted: nobody writes to the queue any more.
-        for key, value in list(engine.kv.scan(space, work.position.get(place, prefix), end, limit=SLICE)):
-            found = True
-            work.position[place] = key
-            txn.delete(key, space)
-            with contextlib.suppress(StorageCorrupt):
-                for what, at_ns in due_of(key, value):
-                    txn.delete_due(what, at_ns, qid, key[-16:])
-    if found:
-        return False
-    for space in (engine.messages, engine.journal, engine.held):
-        txn.batch.delete_range(prefix, end, space)
-    for kind in (Meta.CURSOR, Meta.LANE_HINT):
-        txn.batch.delete_range(keys.meta(kind, prefix), keys.meta(kind, end), engine.meta)
-    return True
-
-
-def _due_of_state(key: bytes, value: bytes) -> Iterator[tuple[Due, int]]:
-    code, row = key[4], decode_state(value)
-    if code in DUE_OF_STATE and row.until_ns:
-        yield DUE_OF_STATE[StateCode(code)], row.until_ns
-    if code == StateCode.DELAYED and row.expires_at_ns:
-        yield Due.TTL, row.expires_at_ns
-
-
-def _due_of_ready(key: bytes, value: bytes) -> Iterator[tuple[Due, int]]:
-    if expires_at_ns := decode_ready(value)[3]:
-        yield Due.TTL, expires_at_ns
-
-
-def _due_of_dedup(key: bytes, value: bytes) -> Iterator[tuple[Due, int]]:
-    yield Due.DEDUP, decode_dedup(value)[0]
 
 
 _STEPS = {"purge": _purge_slice, "redrive": _redrive_slice, "move": _move_slice}

@@ -79,6 +79,7 @@ class Engine:
         #: A forked child has a copy of all this, and of a database that only its parent may write.
         self._pid, self._forks = os.getpid(), len(_forks)
         self._stopped: StorageError | None = None
+        self.when_stopped: Callable[[], None] = lambda: None
         #: The transaction under way; one that an interrupt ended is still here.
         self.open_transaction: Transaction | None = None
         #: Why the last write failed, until one succeeds: some engines then refuse all others.
@@ -182,6 +183,7 @@ class Engine:
         with self.lock:
             for q in self.by_qid.values():
                 q.arrived.notify_all()
+        self.when_stopped()
 
     def read_anew(self, read: Callable[[], None]) -> None:
         """After a failure, memory follows the store again; where that cannot be read, nothing is answered."""

@@ -34,6 +34,7 @@ from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import MARK, encode_state
 from penstock.backends.embedded.worlds import SYSTEM_WORLD, Worlds
+from penstock.errors import StorageError
 from penstock.event import Entry
 from penstock.kv.base import Row
 
@@ -68,32 +69,42 @@ class Reindex:
         engine = self._engine
         with engine.lock:
             engine.check_usable()
-            self._begin()
-            view = View(engine.kv, engine)
             try:
-                catalogue = Catalogue(view, self._findings)
-                meter = Meter(progress)
-                for q in sorted(catalogue.queues.values(), key=lambda q: q.name):
-                    self._queue(view, q, meter)
-                self._put_all(_in_space("due", dedup_due_rows(view, catalogue, None)))
-                entries = meter.over(entry_rows(view, catalogue.worlds), "entries of worlds", 0)
-                self._put_all(_in_space("entries", entries))
-            finally:
-                view.release()
-            self._admin.load()
-            engine.load_due_hints()
-            for number in catalogue.queues:
-                finding = Finding("counters_differ", "indexes rebuilt")
-                mend_counters(engine, number, [finding])
-            for name in catalogue.worlds:
-                mend_world_counters(engine, Finding("world_counters", "", name))
-            self._end()
+                self._begin()
+                catalogue = self._rebuild(progress)
+                self._end()
+            except BaseException:
+                # By an interrupt, say: from half an index nothing may be answered.
+                engine.stop(StorageError("a reindex was cut short, and goes on when the store is opened"))
+                raise
         problems = [finding.problem for finding in self._findings.kept]
         counts = self._findings.counts
         events = sum(q.counters.next_seq - 1 - q.counters.base_seq for q in catalogue.queues.values())
         return CheckReport(
             problems, len(catalogue.queues), self._messages, events, dict(counts), sum(counts.values())
         )
+
+    def _rebuild(self, progress: Progress | None) -> Catalogue:
+        engine = self._engine
+        view = View(engine.kv, engine)
+        try:
+            catalogue = Catalogue(view, self._findings)
+            meter = Meter(progress)
+            for q in sorted(catalogue.queues.values(), key=lambda q: q.name):
+                self._queue(view, q, meter)
+            self._put_all(_in_space("due", dedup_due_rows(view, catalogue, None)))
+            entries = meter.over(entry_rows(view, catalogue.worlds), "entries of worlds", 0)
+            self._put_all(_in_space("entries", entries))
+        finally:
+            view.release()
+        self._admin.load()
+        engine.load_due_hints()
+        for number in catalogue.queues:
+            finding = Finding("counters_differ", "indexes rebuilt")
+            mend_counters(engine, number, [finding])
+        for name in catalogue.worlds:
+            mend_world_counters(engine, Finding("world_counters", "", name))
+        return catalogue
 
     def _begin(self) -> None:
         engine = self._engine
