@@ -12,10 +12,21 @@ from typing import Any, NamedTuple
 
 from penstock.codec.sealed import SEALED_VERSION, key_id_of
 from penstock.codec.vault import Open, Seal, Vault
-from penstock.kv.base import Batch, Reader, Row, Snapshot, Space, Store
+from penstock.errors import StorageError
+from penstock.kv.base import Batch, Loss, Reader, Row, Snapshot, Space, Store
 
 #: Whether a row's plain value is secret, by its key and value.
 Rule = Callable[[bytes, bytes], bool]
+
+
+def _nothing(key: bytes, value: bytes) -> bool:
+    """The rule where nothing is sealed any more."""
+    return False
+
+
+def place_of(space: str) -> bytes:
+    """What binds a record to its space."""
+    return bytes((len(space),)) + space.encode()
 
 
 class _Sealed(NamedTuple):
@@ -42,13 +53,18 @@ class SealedBatch:
 
     __slots__ = ("_put", "_sealed", "delete", "delete_range", "inner")
 
-    def __init__(self, inner: Batch, sealed: Mapping[Space, _Sealed]) -> None:
+    def __init__(self, inner: Batch, sealed: Mapping[Space, _Sealed | None]) -> None:
         self.inner = inner
         self._put, self.delete, self.delete_range = inner.put, inner.delete, inner.delete_range
         self._sealed = sealed
 
     def put(self, key: bytes, value: bytes, space: Space, /) -> None:
-        sealed = self._sealed.get(space)
+        try:
+            sealed = self._sealed[space]
+        except KeyError:
+            raise StorageError(
+                "not a space of this store, or not any more: nothing is written to it"
+            ) from None
         if sealed is not None and sealed.is_secret(key, value):
             value = sealed.seal(key, value)
         self._put(key, value, space)
@@ -57,14 +73,14 @@ class SealedBatch:
 class _SealedReader:
     """Reading, which the store and its snapshots share."""
 
-    def __init__(self, inner: Any, sealed: dict[Space, _Sealed]) -> None:
+    def __init__(self, inner: Any, sealed: dict[Space, _Sealed | None]) -> None:
         self._inner: Reader = inner
         self._sealed = sealed
 
     def get(self, key: bytes, space: Space) -> bytes | None:
         value = self._inner.get(key, space)
-        if value and value[0] == SEALED_VERSION and space in self._sealed:
-            opened = self._sealed[space].open(key, value)
+        if value and value[0] == SEALED_VERSION and (sealed := self._sealed.get(space)) is not None:
+            opened = sealed.open(key, value)
             return value if opened is None else opened
         return value
 
@@ -112,16 +128,20 @@ class SealedSnapshot(_SealedReader):
 
 
 class SealedStore(_SealedReader):
-    """`kv.base.Store` over another one. With no active key in the vault it reads both and writes plain."""
+    """`kv.base.Store` over another one. With no active key in the vault it reads both and writes plain.
 
-    def __init__(self, store: Store, vault: Vault, rules: Mapping[str, Rule]) -> None:
-        sealed = {}
+    Every space has a rule, None if nothing in it is secret: what has no rule is not written.
+    """
+
+    def __init__(self, store: Store, vault: Vault, rules: Mapping[str, Rule | None]) -> None:
+        self._rules: dict[str, _Sealed | None] = {}
         for name, rule in rules.items():
-            place = bytes((len(name),)) + name.encode()
-            sealed[store.space(name)] = _Sealed(rule, vault.sealer(place), vault.opener(place))
-        super().__init__(store, sealed)
+            place = place_of(name)
+            if vault.active is None and rule is not None:
+                rule = _nothing
+            self._rules[name] = rule and _Sealed(rule, vault.sealer(place), vault.opener(place))
+        super().__init__(store, {store.space(name): sealed for name, sealed in self._rules.items()})
         self._store = store
-        self._sealing = sealed if vault.active is not None else {}
         #: The key that new records are sealed with.
         self.active = vault.active
 
@@ -129,7 +149,7 @@ class SealedStore(_SealedReader):
         return self._store.space(name)
 
     def batch(self) -> SealedBatch:
-        return SealedBatch(self._store.batch(), self._sealing)
+        return SealedBatch(self._store.batch(), self._sealed)
 
     def write(self, batch: Batch, *, sync: bool = False) -> None:
         assert isinstance(batch, SealedBatch), "a batch of another store"
@@ -146,6 +166,12 @@ class SealedStore(_SealedReader):
 
     def ingest(self, paths: Sequence[str], space: Space) -> None:
         self._store.ingest(paths, space)
+
+    def losses(self) -> list[Loss]:
+        return self._store.losses()
+
+    def forget_losses(self) -> None:
+        self._store.forget_losses()
 
     def damage(self) -> list[str]:
         return self._store.damage()
@@ -167,11 +193,14 @@ class SealedStore(_SealedReader):
 
     @contextmanager
     def _renewed(self, name: str) -> Iterator[None]:
-        """What is known of a space, under the handle that it has afterwards."""
-        sealed = self._sealed.pop(self._store.space(name), None)
-        yield
-        if sealed is not None:
-            self._sealed[self._store.space(name)] = sealed
+        """The rule of a space, under the handle that it has afterwards, whatever happens meanwhile."""
+        old = self._store.space(name)
+        try:
+            yield
+        finally:
+            self._sealed[self._store.space(name)] = self._rules[name]
+            if self._store.space(name) is not old:
+                del self._sealed[old]
 
     def close(self) -> None:
         # Handles keep the store below open.
@@ -181,6 +210,7 @@ class SealedStore(_SealedReader):
     def renew(self, batch: Batch, space: Space, lower: bytes, max_rows: int, max_bytes: int) -> Renewed:
         """Put values that the active key did not seal once more, from `lower` on; one writer, as ever."""
         sealed = self._sealed[space]
+        assert sealed is not None, "a space without secrets"
         records = size_bytes = rewritten = 0
         unreadable: list[str] = []
         for key, value in self._store.scan(space, lower, None):
