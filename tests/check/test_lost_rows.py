@@ -133,3 +133,18 @@ def test_a_store_that_lost_what_names_its_queues_says_so_until_it_is_repaired(
         ps.create_queue("b")
         (entry,) = ps.journal("_penstock").scan(kinds=["repaired"])
         assert b'"lost":1' in entry.body
+
+
+@pytest.mark.parametrize("how", ["flip", "index"])
+def test_indexes_are_not_rebuilt_over_what_cannot_be_read(tmp_path: Path, how: str) -> None:
+    build(tmp_path, "a")
+    damage(tables_of(tmp_path, "messages")[0], how)
+    with opened(tmp_path) as ps:
+        before = ps.queue("a").length()
+        report = ps.reindex()
+        assert not report.ok
+        assert set(report.counts) == {"unreadable"}
+        assert "repair first" in report.problems[0].action
+        assert ps.queue("a").length() == before
+        assert ps.check(repair=True).ok
+        assert ps.reindex().ok
