@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from penstock.codec.sealed import SEALED_VERSION, key_id_of
+from penstock.codec.sealed import SEALED_VERSION, key_id_of, not_sealed
 from penstock.codec.vault import Open, Seal, Vault
 from penstock.errors import StorageError
 from penstock.kv.base import Batch, Loss, Reader, Row, Snapshot, Space, Store
@@ -73,16 +73,22 @@ class SealedBatch:
 class _SealedReader:
     """Reading, which the store and its snapshots share."""
 
-    def __init__(self, inner: Any, sealed: dict[Space, _Sealed | None]) -> None:
+    def __init__(self, inner: Any, sealed: dict[Space, _Sealed | None], *, takes_plain: bool) -> None:
         self._inner: Reader = inner
         self._sealed = sealed
+        #: Whether values that should be secret may be plain: they are, until a rekeying has sealed them.
+        self.takes_plain = takes_plain
 
     def get(self, key: bytes, space: Space) -> bytes | None:
         value = self._inner.get(key, space)
-        if value and value[0] == SEALED_VERSION and (sealed := self._sealed.get(space)) is not None:
+        sealed = self._sealed.get(space)
+        return value if not value or sealed is None else self._opened(sealed, key, value)
+
+    def _opened(self, sealed: _Sealed, key: bytes, value: bytes) -> bytes:
+        if value[0] == SEALED_VERSION:
             opened = sealed.open(key, value)
             return value if opened is None else opened
-        return value
+        return value if self.takes_plain or not sealed.is_secret(key, value) else not_sealed(value)
 
     def get_many(self, keys: Sequence[bytes], space: Space) -> list[bytes | None]:
         values = self._inner.get_many(keys, space)
@@ -90,9 +96,8 @@ class _SealedReader:
         if sealed is None:
             return values
         for at, value in enumerate(values):
-            if value and value[0] == SEALED_VERSION:
-                opened = sealed.open(keys[at], value)
-                values[at] = value if opened is None else opened
+            if value:
+                values[at] = self._opened(sealed, keys[at], value)
         return values
 
     def scan(
@@ -106,17 +111,17 @@ class _SealedReader:
     ) -> Iterator[Row]:
         rows = self._inner.scan(space, lower, upper, reverse=reverse, limit=limit)
         sealed = self._sealed.get(space)
-        return rows if sealed is None else _opened_rows(sealed.open, rows)
+        return rows if sealed is None else self._opened_rows(sealed, rows)
 
-
-def _opened_rows(open_record: Open, rows: Iterator[Row]) -> Iterator[Row]:
-    for row in rows:
-        key, value = row
-        if value and value[0] == SEALED_VERSION:
-            opened = open_record(key, value)
-            yield row if opened is None else (key, opened)
-        else:
-            yield row
+    def _opened_rows(self, sealed: _Sealed, rows: Iterator[Row]) -> Iterator[Row]:
+        open_record = sealed.open
+        for row in rows:
+            key, value = row
+            if value and value[0] == SEALED_VERSION:
+                opened = open_record(key, value)
+                yield row if opened is None else (key, opened)
+            else:
+                yield (key, self._opened(sealed, key, value)) if value else row
 
 
 class SealedSnapshot(_SealedReader):
@@ -133,14 +138,17 @@ class SealedStore(_SealedReader):
     Every space has a rule, None if nothing in it is secret: what has no rule is not written.
     """
 
-    def __init__(self, store: Store, vault: Vault, rules: Mapping[str, Rule | None]) -> None:
+    def __init__(
+        self, store: Store, vault: Vault, rules: Mapping[str, Rule | None], *, takes_plain: bool = True
+    ) -> None:
         self._rules: dict[str, _Sealed | None] = {}
         for name, rule in rules.items():
             place = place_of(name)
             if vault.active is None and rule is not None:
                 rule = _nothing
             self._rules[name] = rule and _Sealed(rule, vault.sealer(place), vault.opener(place))
-        super().__init__(store, {store.space(name): sealed for name, sealed in self._rules.items()})
+        spaces = {store.space(name): sealed for name, sealed in self._rules.items()}
+        super().__init__(store, spaces, takes_plain=takes_plain)
         self._store = store
         #: The key that new records are sealed with.
         self.active = vault.active
@@ -159,7 +167,7 @@ class SealedStore(_SealedReader):
         self._store.sync()
 
     def snapshot(self) -> Snapshot:
-        return SealedSnapshot(self._store.snapshot(), self._sealed)
+        return SealedSnapshot(self._store.snapshot(), self._sealed, takes_plain=self.takes_plain)
 
     def checkpoint(self, path: str) -> None:
         self._store.checkpoint(path)
@@ -221,9 +229,9 @@ class SealedStore(_SealedReader):
             key_id = key_id_of(value)
             if key_id == self.active or (key_id is None and not sealed.is_secret(key, value)):
                 continue
-            plain = value if key_id is None else sealed.open(key, value)
+            plain = sealed.open(key, value) if key_id is not None else value if self.takes_plain else None
             if plain is None:
-                unreadable.append(str(key_id))
+                unreadable.append(key_id or "")
             else:
                 batch.put(key, plain, space)
                 rewritten += 1

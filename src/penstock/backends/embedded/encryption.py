@@ -138,7 +138,8 @@ def unlock(
         verifiers[PLAIN] = b""
         log.warning("%s has sealed records, but encryption is off: what is new is written plain", where)
     _note(kv, row, KeysRow(active, verifiers))
-    return SealedStore(kv, Vault(known, active or None), {name: RULES.get(name) for name in keys.SPACES})
+    rules = {name: RULES.get(name) for name in keys.SPACES}
+    return SealedStore(kv, Vault(known, active or None), rules, takes_plain=PLAIN in verifiers)
 
 
 def _may_lack_keys(kv: Store) -> bool:
