@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -235,3 +236,54 @@ def test_an_altered_world_frame_is_refused_by_name(tmp_path: Path) -> None:
 def test_the_error_is_one_of_damage_so_that_every_handler_of_damage_takes_it() -> None:
     assert issubclass(DecryptFailed, StorageCorrupt)
     assert not issubclass(KeyMissing, StorageCorrupt)
+
+
+# -- plain records ----------------------------------------------------------------------------------
+
+
+def test_a_plain_record_does_not_count_where_all_is_sealed(tmp_path: Path) -> None:
+    plain, sealed = tmp_path / "plain", tmp_path / "sealed"
+    for folder, key_id in ((plain, None), (sealed, "main")):
+        with opened(folder, key_id) as ps:
+            ps.create_queue("q").enqueue_many([NewMessage(b"%d" % n) for n in range(3)])
+            ps.state.put("s", b"value")
+    # The same numbers make the same ids: what stands in the one can be put into the other.
+    forged = {space: everything(plain)[space] for space in ("messages", "meta")}
+    with raw_store(sealed) as store:
+        batch = store.batch()
+        key = next(iter(rows(store, "messages")))
+        batch.put(key, forged["messages"][key], store.space("messages"))
+        key = keys.meta(Meta.USER_STATE, b"s")
+        batch.put(key, forged["meta"][key], store.space("meta"))
+        store.write(batch)
+        del batch
+    with opened(sealed) as ps:
+        with pytest.raises(DecryptFailed, match="is plain, in a store in which all is sealed"):
+            ps.state.get("s")
+        assert any("is plain" in problem.what for problem in ps.check().problems)
+        assert [delivery.payload for delivery in ps.queue("q").lease(3)] == [b"1", b"2"]
+    with opened(sealed, "new") as ps:
+        assert ps.rekey().unreadable >= 1
+        with pytest.raises(DecryptFailed, match="is plain"):
+            ps.state.get("s")
+        ps.check(repair=True)
+        assert ps.check().problems == []
+
+
+def test_plain_records_count_until_they_are_sealed_and_not_after(tmp_path: Path) -> None:
+    with opened(tmp_path, None) as ps:
+        ps.state.put("s", b"value")
+    raw = everything(tmp_path)["meta"][keys.meta(Meta.USER_STATE, b"s")]
+    with opened(tmp_path) as ps:
+        assert ps.state.get("s") == b"value"
+        assert ps.rekey().unreadable == 0
+        kv = ps._default._kv  # type: ignore[attr-defined]  # the rows behind the facade
+        kv._store.write(_put(kv._store, keys.meta(Meta.USER_STATE, b"s"), raw))
+        with pytest.raises(DecryptFailed, match="is plain"):
+            ps.state.get("s")
+
+
+def _put(store: Any, key: bytes, raw: bytes) -> Any:
+    batch = store.batch()
+    batch.put(key, raw, store.space("meta"))
+    return batch

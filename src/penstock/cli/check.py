@@ -42,7 +42,7 @@ def check(
     loss) or orphan (a row that belongs to nothing). A repair deletes nothing silently: it says what it did,
     and what it takes out is in quarantine. Exit code 4: there are problems, or a repair left some.
     """
-    with session.open() as ps, Bar() as bar:
+    with session.open(declare=False) as ps, Bar() as bar:
         report = ps.check(repair, bar)
     return _answer(session, report, repair=repair)
 

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from penstock.cli.exits import next_step
 from penstock.cli.output import Output
 from penstock.errors import BackendUnavailable, InvalidConfig
@@ -41,9 +43,14 @@ class Session:
         return config.resolve(self.target)
 
     @contextmanager
-    def open(self) -> Iterator[Penstock]:
-        """The store, which must exist: a mistyped path is an error, not a new store."""
+    def open(self, *, declare: bool = True) -> Iterator[Penstock]:
+        """The store, which must exist: a mistyped path is an error, not a new store.
+
+        Without `declare` it is left as it is: queues that a configuration names are not made.
+        """
         config = self.config()
+        if not declare:
+            config = msgspec.structs.replace(config, queues={})
         for path in missing_stores(config):
             raise BackendUnavailable(f"there is no store in {path}; create it: {next_step(path, 'init')}")
         with self.create(config) as ps:

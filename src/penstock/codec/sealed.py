@@ -27,8 +27,18 @@ def key_id_of(raw: bytes) -> str | None:
     return raw[2 : 2 + raw[1]].decode(errors="replace") if len(raw) > 1 else ""
 
 
+def not_sealed(raw: bytes) -> bytes:
+    """A plain value where all should be sealed, as one that does not open: under a key without a name."""
+    return bytes((SEALED_VERSION, 0)) + raw
+
+
 def refuse_sealed(raw: bytes, what: str) -> None:
     """Raise `DecryptFailed` for a record that reached a decoder as it is stored: it did not open."""
+    if raw[:2] == _MARK + b"\0":
+        raise DecryptFailed(
+            f"{what} of {len(raw) - 2} bytes is plain, in a store in which all is sealed: it was put there "
+            "past Penstock; restore it from a backup, or run check with repair"
+        )
     if raw[:1] == _MARK:
         raise DecryptFailed(
             f"{what} of {len(raw)} bytes, sealed with key {key_id_of(raw)!r}, does not open: it was altered, "

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 #: A handle that `Store.space` gave out. Opaque, so that it can be the driver's own object.
 Space = Any
 
 Row = tuple[bytes, bytes]
+
+
+class Loss(NamedTuple):
+    """Something that a space has lost for good; `space` is empty if it may be any."""
+
+    space: str
+    what: str
 
 
 class Batch(Protocol):
@@ -102,12 +109,21 @@ class Store(Reader, Protocol):
         """Write a space anew from what can be read of it, durably; like `clear`, it makes handles void.
 
         For a part that cannot be scanned, from one key up to another (None: the end), `wanted` names keys, in
-        order, that may be in it: each is looked up by itself. Tables that are given up are kept beside.
+        order, that may be in it: each is looked up by itself. The old tables are kept beside, and what could
+        not be read is among the `losses` from then on.
         """
         ...
 
+    def losses(self) -> list[Loss]:
+        """What was lost since a repair last dealt with it, in this process or an earlier one."""
+        ...
+
+    def forget_losses(self) -> None:
+        """A repair has dealt with them."""
+        ...
+
     def damage(self) -> list[str]:
-        """What could not be read since the store was opened, each with where; empty if nothing."""
+        """What could not be read since the store was opened, each with where, and what was lost."""
         ...
 
     def approximate_size(self) -> int:

@@ -1,4 +1,4 @@
-"""RocksDB's table files, where they are damaged: found before they are read, set aside, read around.
+"""RocksDB's table files, where they are damaged: found before they are read, kept, read around.
 
 A table that cannot be opened makes every scan of its space fail. One with a damaged block fails where a scan
 comes near that block; point look-ups still find what other tables have, for each has a filter of its own.
@@ -6,24 +6,25 @@ comes near that block; point look-ups still find what other tables have, for eac
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.errors import StorageCorrupt, as_answer
-from penstock.kv.base import Reader, Row
+from penstock.kv.base import Loss, Reader, Row
 from penstock.kv.wal import SET_ASIDE
 
 log = logging.getLogger("penstock")
 
 #: The last bytes of a block-based table.
 _MAGIC = bytes.fromhex("f7cff485b741e288")
-_BROKEN = "broken-tables"
+#: A table in RocksDB's own list of them, in which keys are in hexadecimal digits.
+_LISTED = re.compile(r"^ (\d+):", re.MULTILINE)
 _TABLE = re.compile(r"(\d+\.sst)")
 #: Bytes of a key that a search for the end of an unreadable part goes by.
 _SEARCHED_BYTES = 24
@@ -57,44 +58,52 @@ def _whole(path: Path, size_bytes: int) -> bool:
         raise  # No room for another open file, say: that is no damage.
 
 
-def set_aside(folder: str, names: Iterable[str]) -> None:
-    """Move tables out of a closed store, and keep a copy of what said that they belong to it."""
-    Path(folder, _BROKEN).unlink(missing_ok=True)
-    lost = Path(folder, SET_ASIDE)
-    lost.mkdir(exist_ok=True)
-    for name in names:
-        path = Path(folder, name)
-        if path.exists():
-            path.replace(lost / name)
-        log.error("table %s of the store in %s is damaged: set aside in %s", name, folder, lost)
-    for path in (*Path(folder).glob("MANIFEST-*"), Path(folder, "CURRENT")):
-        if path.is_file():
-            shutil.copy2(path, lost / path.name)
+def tables_of(family: Any) -> set[str]:
+    """The tables of one column family of an open database."""
+    text: str = family.property_value("rocksdb.sstables") or ""
+    return {f"{int(number):06}.sst" for number in _LISTED.findall(text)}
 
 
-def note_broken(folder: str, names: Iterable[str]) -> None:
-    """Write down that tables cannot be opened, for the next opening: only a closed store can do without."""
-    path = Path(folder, _BROKEN)
-    known = path.read_text().split() if path.exists() else []
-    path.write_text("\n".join(sorted({*known, *names})))
+def broken_of(folder: str, database: Any, family: Any) -> set[str]:
+    """Tables of a column family that cannot be opened; behind one of them others may hide."""
+    live = {file["name"].lstrip("/"): file for file in database.live_files()}
+    own = [live[table] for table in tables_of(family) if table in live]
+    refused = {file["name"].lstrip("/") for file in own if _cannot_open(file, family)}
+    return refused.union(broken_tables(folder, own))
 
 
-def noted_broken(folder: str) -> list[str]:
-    """What was written down, of tables that are still there."""
-    path = Path(folder, _BROKEN)
-    names = path.read_text().split() if path.exists() else []
-    return [name for name in names if Path(folder, name).exists()]
+def _cannot_open(file: dict[str, Any], family: Any) -> bool:
+    """A sound filter tells that a key is not there, but for one in a hundred that is not."""
+    for n in range(4):
+        try:
+            family.get(file["start_key"] + bytes((n,)) * 9)
+            return False
+        except Exception as error:  # noqa: BLE001 (any may be; those of other tables say nothing of this one)
+            if file["name"].lstrip("/") not in str(error):
+                return False
+    return True
 
 
 def keep_tables(folder: str, names: Iterable[str]) -> None:
-    """A second name for tables of an open store that is about to give them up."""
+    """A second name, in `lost`, for tables that an open store is about to give up."""
     lost = Path(folder, SET_ASIDE)
     lost.mkdir(exist_ok=True)
     for name in names:
         path = Path(folder, name)
-        if path.is_file() and not (lost / name).exists():
-            os.link(path, lost / name)
-            log.error("table %s of the store in %s is damaged: kept in %s", name, folder, lost)
+        if path.is_file():
+            _link(path, lost)
+            log.error("table %s of the store in %s is kept in %s", name, folder, lost)
+
+
+def _link(path: Path, lost: Path) -> None:
+    """Under a name of its own, should another table be kept by this one: numbers may come again."""
+    for name in (path.name, *(f"{path.name}.{n}" for n in range(2, 1000))):
+        kept = lost / name
+        if not kept.exists():
+            os.link(path, kept)
+            return
+        if kept.samefile(path):
+            return
 
 
 def pending_table(folder: str, space: str) -> Path:
@@ -103,26 +112,17 @@ def pending_table(folder: str, space: str) -> Path:
 
 
 def write_table(driver: Any, path: Path, rows: Iterable[Row]) -> None:
-    """A table of these rows, whole or not at all; an empty file for none."""
-    unfinished = path.with_suffix(".unfinished")
+    """A table of these rows; an empty file for none."""
     writer = driver.SstFileWriter(options=driver.Options(raw_mode=True))
-    writer.open(str(unfinished))
+    writer.open(str(path))
     empty = True
     for key, value in rows:
         writer[key] = value
         empty = False
     if empty:
-        unfinished.write_bytes(b"")
+        path.write_bytes(b"")
     else:
         writer.finish()
-    with unfinished.open("rb+") as file:
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 class Hole(NamedTuple):
@@ -132,6 +132,11 @@ class Hole(NamedTuple):
     start: bytes
     end: bytes | None
     error: StorageCorrupt
+
+    @property
+    def what(self) -> str:
+        start, end = self.start.hex() or "its start", "its end" if self.end is None else self.end.hex()
+        return f"rows of {self.space} from {start} to {end} cannot be read: {self.error}"
 
 
 def readable_rows(
@@ -159,32 +164,49 @@ def readable_rows(
         lower = end
 
 
-def _behind(reader: Reader, space: Any, lower: bytes, upper: bytes | None) -> bytes | None:
-    """The first place after `lower` from which rows can be read; None if there is none."""
+def rows_of(
+    reader: Any, name: str, wanted: Callable[[bytes, bytes | None], Iterable[bytes]], lost: list[Loss]
+) -> Iterator[Row]:
+    """What can be read of a space of a store; parts that cannot go to `lost`, but for what is `wanted`."""
+    space = reader.space(name)
 
-    def reads(at: bytes) -> bool:
+    def looked_up(hole: Hole) -> Iterator[Row]:
+        lost.append(Loss(name, hole.what))
+        for key in wanted(hole.start, hole.end):
+            with contextlib.suppress(StorageCorrupt):
+                value = reader.get(key, space)
+                if value is not None:
+                    yield key, value
+
+    return readable_rows(reader, space, name, b"", None, looked_up)
+
+
+def _behind(reader: Reader, space: Any, lower: bytes, upper: bytes | None) -> bytes | None:
+    """The first place after `lower` from which nothing keeps one from reading; None if there is none."""
+
+    def reads(at: int) -> bool:
         try:
-            return bool(list(reader.scan(space, at, upper, limit=1)))
+            list(reader.scan(space, _key(at), upper, limit=1))
         except StorageCorrupt:
             return False
+        return True
 
-    start = int.from_bytes(lower[:_SEARCHED_BYTES].ljust(_SEARCHED_BYTES, b"\0"), "big")
-    last = 1 << 8 * _SEARCHED_BYTES
-    bad, step = 0, 1
-    while True:
-        if start + step >= last or (upper is not None and _key(start + step) >= upper):
-            return None
-        if reads(_key(start + step)):
-            break
-        bad, step = step, step * 2
-    good = step
+    start, end = _number(lower), 1 << 8 * _SEARCHED_BYTES if upper is None else _number(upper)
+    bad, good = start, start + 1
+    while good < end and not reads(good):
+        bad, good = good, start + 2 * (good - start)
+    good = min(good, end)
     while good - bad > 1:
         middle = (good + bad) // 2
-        if reads(_key(start + middle)):
+        if reads(middle):
             good = middle
         else:
             bad = middle
-    return _key(start + good)
+    return _key(good) if good < end else None
+
+
+def _number(key: bytes) -> int:
+    return int.from_bytes(key[:_SEARCHED_BYTES].ljust(_SEARCHED_BYTES, b"\0"), "big")
 
 
 def _key(number: int) -> bytes:

@@ -18,7 +18,7 @@ import msgspec
 from sortedcontainers import SortedDict  # type: ignore[import-untyped,unused-ignore]
 
 from penstock.errors import StorageCorrupt, StorageError, StorageFull
-from penstock.kv.base import Batch, Row
+from penstock.kv.base import Batch, Loss, Row
 
 _CHUNK_ROWS = 128
 _IMAGE_NAME = "memory.kv"
@@ -351,6 +351,12 @@ class MemoryStore(_MemoryReader):
 
     def salvage(self, name: str, wanted: Callable[[bytes, bytes | None], Iterable[bytes]]) -> None:
         """Nothing to do: all of it can be read."""
+
+    def losses(self) -> list[Loss]:
+        return []
+
+    def forget_losses(self) -> None:
+        pass
 
     def damage(self) -> list[str]:
         return []

@@ -1,4 +1,4 @@
-"""A database on its way to being open: its log replayed, the tables that cannot be opened set aside."""
+"""A database on its way to being open: its log is replayed, whatever has become of its tables."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import StorageCorrupt
-from penstock.kv.damage import broken_tables, noted_broken, refused_tables, set_aside
+from penstock.kv.damage import refused_tables
 from penstock.kv.folder import holds_store
 from penstock.kv.tuning import Profile, database_options, family_options
-from penstock.kv.wal import SET_ASIDE
+from penstock.kv.wal import cut_logs
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -44,56 +43,39 @@ class Opening:
     def read_only(self) -> Any:
         return self._open((), self._driver.AccessType.read_only(False))
 
-    def writable(self, spaces: Collection[str]) -> tuple[Any, dict[str, str]]:
-        """The database, and the tables that it is without, each with why."""
-        lost: dict[str, str] = {}
-        while True:
-            database, broken = self._try(spaces)
-            if not broken:
-                return database, lost
-            if not set(broken) - lost.keys():
-                raise StorageCorrupt(f"{', '.join(broken)} cannot be opened, nor set aside")
-            database = None
-            set_aside(self._folder, broken)
-            self._driver.Rdict.repair(self._folder, self._options())
-            lost |= {name: f"{name} could not be opened and was set aside in {SET_ASIDE}" for name in broken}
-
-    def _try(self, spaces: Collection[str]) -> tuple[Any, list[str]]:
-        """The database, or the tables that cannot be opened."""
-        if noted := noted_broken(self._folder):
-            return None, noted
-        try:
+    def writable(self, spaces: Collection[str]) -> Any:
+        """The database, with everything that the log has; tables that cannot be opened are still listed."""
+        logs = Path(self._folder).glob("*.log")
+        if holds_store(self._folder) and any(path.stat().st_size for path in logs):
             self._replay(spaces)
-            database = self._open(spaces, self._driver.AccessType.read_write())
-            broken = broken_tables(self._folder, database.live_files())
-            if broken:
-                # A compaction that began with the opening deletes tables: those are not live any more.
-                live = {one["name"].lstrip("/") for one in database.live_files()}
-                broken = [name for name in broken if name in live]
-        except Exception as error:
-            if broken := refused_tables(str(error)):
-                return None, broken
-            raise
-        if broken:
-            database.close()
-        return database, broken
+        return self._open(spaces, self._driver.AccessType.read_write())
 
     def _replay(self, spaces: Collection[str]) -> None:
         """Write what a crash left in the log to tables, as far as the log is sound."""
-        logs = Path(self._folder).glob("*.log")
-        if not holds_store(self._folder) or not any(path.stat().st_size for path in logs):
-            return
-        database = self._open(spaces, self._driver.AccessType.read_write(), paranoid=True)
+        try:
+            self._flush(spaces, paranoid=True)
+        except Exception as error:
+            if not refused_tables(str(error)):
+                raise
+            # The checks are not for tables alone. Without them, RocksDB would skip damaged records of the
+            # log and go on behind: so there must be none.
+            cut_logs(self._folder)
+            self._flush(spaces, paranoid=False)
+
+    def _flush(self, spaces: Collection[str], *, paranoid: bool) -> None:
+        # A compaction that met a damaged block would fail the replay of a sound log.
+        database = self._open(spaces, self._driver.AccessType.read_write(), paranoid=paranoid, compact=False)
         for name in self._driver.Rdict.list_cf(self._folder, self._options()):
             database.get_column_family(name).flush()
         database.close()
 
-    def _open(self, spaces: Collection[str], access: Any, *, paranoid: bool = False) -> Any:
+    def _open(
+        self, spaces: Collection[str], access: Any, *, paranoid: bool = False, compact: bool = True
+    ) -> Any:
         options, driver = self._options(paranoid=paranoid), self._driver
         existing = driver.Rdict.list_cf(self._folder, options) if holds_store(self._folder) else []
         families = {name: self.family(name) for name in {*existing, *spaces}}
-        if paranoid:
-            # A compaction that met a damaged block would fail the replay of a sound log.
+        if not compact:
             for family in families.values():
                 family.set_disable_auto_compactions(True)
         return driver.Rdict(self._folder, options, families, access)

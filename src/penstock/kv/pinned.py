@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from threading import Lock
 from typing import Any
 
 from penstock.errors import StorageError
 from penstock.kv.base import Row
-from penstock.kv.failures import translated
 
 _SNAPSHOT_CHUNK_ROWS = 256
 
@@ -22,9 +21,13 @@ class RocksSnapshot:
     Readers share them: each takes the lock, seeks, and copies a chunk of rows.
     """
 
-    def __init__(self, cursors: dict[Any, RdictIter], path: str) -> None:
+    def __init__(
+        self, cursors: dict[Any, RdictIter], path: str, failure: Callable[[Exception], Exception]
+    ) -> None:
         self._cursors = cursors
         self._path = path
+        #: What to raise for an error of the driver: the store takes note of damage.
+        self._failure = failure
         self._lock = Lock()
 
     def get(self, key: bytes, space: Any) -> bytes | None:
@@ -92,7 +95,7 @@ class RocksSnapshot:
             try:
                 cursor.status()
             except Exception as error:  # noqa: BLE001 (raised by the caller)
-                return rows, translated(error, self._path)
+                return rows, self._failure(error)
         return rows, None
 
     def release(self) -> None:

@@ -24,22 +24,25 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from penstock.errors import BackendNotInstalled, StorageCorrupt, StorageError
-from penstock.kv.base import Row
+from penstock.kv.base import Loss, Row
 from penstock.kv.damage import (
-    Hole,
+    broken_of,
+    broken_tables,
     keep_tables,
     named_tables,
-    note_broken,
     pending_table,
-    readable_rows,
+    rows_of,
+    tables_of,
     write_table,
 )
 from penstock.kv.failures import translated
 from penstock.kv.folder import prepare_folder
+from penstock.kv.losses import Losses, take_place
 from penstock.kv.opened import Opening
 from penstock.kv.pinned import RocksSnapshot
+from penstock.kv.scratch import tables_alone
 from penstock.kv.tuning import CACHE_CAPACITY_BYTES, PROFILES, Mode
-from penstock.kv.wal import mend_logs
+from penstock.kv.wal import SET_ASIDE, mend_logs
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -47,7 +50,6 @@ if TYPE_CHECKING:
     from rocksdict import ColumnFamily, Options, Rdict, RdictIter, WriteBatch
 
 _SNAPSHOT_ATTEMPTS = 1000
-_SNAPSHOT_CHUNK_ROWS = 256
 
 
 def _driver() -> ModuleType:
@@ -74,6 +76,7 @@ class RocksStore:
         self._broken = False
         #: Tables in which something could not be read, and what.
         self._damaged: dict[str, str] = {}
+        self._losses = Losses(path)
         self._known_failures = 0
         self._compacting = Lock()
         self._snapshots: WeakSet[RocksSnapshot] = WeakSet()
@@ -110,12 +113,9 @@ class RocksStore:
         try:
             if read_only:
                 return cls(folder, opening.read_only(), spaces)
-            database, lost = opening.writable(spaces)
-            store = cls(folder, database, spaces, opening.family)
-            store._damaged.update(lost)
-            for name in spaces:
-                if (pending := pending_table(folder, name)).exists():
-                    store._replace(name, pending)
+            store = cls(folder, opening.writable(spaces), spaces, opening.family)
+            store._finish_replacing()
+            store._go_without_broken_tables()
             return store
         except Exception as error:
             raise translated(error, folder) from error
@@ -225,7 +225,7 @@ class RocksStore:
                 before = database.latest_sequence_number()
                 cursors = {handle: family.iter() for handle, family in self._families.items()}
                 if database.latest_sequence_number() == before:
-                    snapshot = RocksSnapshot(cursors, self._path)
+                    snapshot = RocksSnapshot(cursors, self._path, self._failure)
                     self._snapshots.add(snapshot)
                     return snapshot
         except Exception as error:
@@ -250,9 +250,7 @@ class RocksStore:
 
     def compact(self) -> None:
         self._check_open()
-        # Bottommost files too, which RocksDB would leave as they are: they hold the oldest versions.
-        options = self._driver.CompactOptions()
-        options.set_bottommost_level_compaction(self._driver.BottommostLevelCompaction.force())
+        options = self._thorough()
         families: dict[str, Rdict] = {}
         with self._compacting:
             try:
@@ -272,6 +270,12 @@ class RocksStore:
             # The driver passes on no failure of a compaction.
             raise StorageError(f"{len(left)} files of {self._path} were not compacted; try again")
 
+    def _thorough(self) -> Any:
+        """Bottommost files too, which RocksDB would leave as they are: they hold the oldest versions."""
+        options = self._driver.CompactOptions()
+        options.set_bottommost_level_compaction(self._driver.BottommostLevelCompaction.force())
+        return options
+
     def _files(self) -> set[str]:
         return {file["name"] for file in self._database.live_files()}
 
@@ -288,52 +292,83 @@ class RocksStore:
             raise self._write_failure(error) from error
 
     def salvage(self, name: str, wanted: Callable[[bytes, bytes | None], Iterable[bytes]]) -> None:
-        """By a table of its own, which then becomes the whole space: killed before that, opening goes on."""
+        """By a table of its own, which then becomes the whole space: killed before that, opening goes on.
 
-        def looked_up(hole: Hole) -> Iterator[Row]:
-            for key in wanted(hole.start, hole.end):
-                with contextlib.suppress(StorageCorrupt):
-                    value = self.get(key, self._spaces[name])
-                    if value is not None:
-                        yield key, value
-
-        space = self.space(name)
-        if broken := [table for table in self._damaged if self._cannot_open(table, space)]:
-            # Not even a look-up gets past it: of sound tables too, most would be lost.
-            note_broken(self._path, broken)
-            raise StorageCorrupt(f"{', '.join(broken)} cannot be opened: open the store again, without it")
-        rows = readable_rows(self, space, name, b"", None, looked_up)
+        Nothing is given up before all that can be read of the space is on the disk, and its tables are kept.
+        """
         pending = pending_table(self._path, name)
+        unfinished = pending.with_suffix(".unfinished")
+        self._leave_tables_alone()
         try:
-            write_table(self._driver, pending, rows)
-            keep_tables(self._path, self._damaged)
+            self._families[self.space(name)].flush(True)
+            lost: list[Loss] = []
+            with self._readable(name, lost) as reader:
+                write_table(self._driver, unfinished, rows_of(reader, name, wanted, lost))
+            keep_tables(self._path, self._tables(name))
+            self._losses.add(lost)
+            take_place(unfinished, pending)
             self._replace(name, pending)
         except Exception as error:
             raise self._write_failure(error) from error
         self._known_failures = self._database.property_int_value("rocksdb.background-errors") or 0
-        self._damaged.clear()
+        live = self._files()
+        self._damaged = {table: why for table, why in self._damaged.items() if f"/{table}" in live}
+        if not self._damaged:
+            self._leave_tables_alone(False)
 
-    def _cannot_open(self, table: str, space: Any) -> bool:
-        """A sound filter tells that a key is not there, but for one in a hundred that is not."""
-        for file in self._database.live_files():
-            if file["name"].lstrip("/") == table:
-                absent = [file["start_key"] + bytes((n,)) * 9 for n in range(4)]
-                return all(self._fails(key, space) for key in absent)
-        return False
+    @contextlib.contextmanager
+    def _readable(self, name: str, lost: list[Loss]) -> Iterator[RocksStore]:
+        """A store from which a space can be read: this one, if all of the space's tables can be opened."""
+        broken = broken_of(self._path, self._database, self._families[self._spaces[name]])
+        if not broken:
+            yield self
+            return
+        with tables_alone(self._driver, self._path, lambda: self._tables(name) - broken) as (folder, refused):
+            what = "{} cannot be opened, or not read to its end: it is kept in " + SET_ASIDE
+            lost += [Loss(name, what.format(table)) for table in sorted(broken.union(refused))]
+            store = RocksStore.open(folder, [name])
+            try:
+                yield store
+            finally:
+                store.close()
 
-    def _fails(self, key: bytes, space: Any) -> bool:
-        try:
-            self._families[space].get(key)
-        except Exception as error:  # noqa: BLE001 (whatever it is, the answer is yes)
-            return bool(str(error))
-        return False
+    def _tables(self, name: str) -> set[str]:
+        return tables_of(self._families[self._spaces[name]])
+
+    def _finish_replacing(self) -> None:
+        """At opening: a space that was being written anew."""
+        for name in list(self._spaces):
+            pending = pending_table(self._path, name)
+            pending.with_suffix(".unfinished").unlink(missing_ok=True)
+            if pending.exists():
+                self._replace(name, pending)
 
     def _replace(self, name: str, pending: Path) -> None:
         """The table becomes the space; done twice is as once."""
         self.clear(name)
         if pending.stat().st_size:
-            self._families[self._spaces[name]].ingest_external_file([str(pending)])
+            family = self._families[self._spaces[name]]
+            family.ingest_external_file([str(pending)])
+            # That table does not know which space it is of: none that are left may be like that.
+            ingested = self._tables(name)
+            with self._compacting:
+                family.compact_range(None, None, self._thorough())
+            if ingested & self._tables(name):
+                raise StorageError(f"{name} in {self._path} was not compacted; open the store again")
         pending.unlink()
+
+    def _go_without_broken_tables(self) -> None:
+        """At opening: one that cannot be opened would fail whatever comes near it."""
+        broken = set(broken_tables(self._path, self._database.live_files()))
+        for name in list(self._spaces) if broken else ():
+            if broken & self._tables(name):
+                self.salvage(name, lambda start, end: ())
+
+    def losses(self) -> list[Loss]:
+        return list(self._losses.noted)
+
+    def forget_losses(self) -> None:
+        self._losses.forget()
 
     def approximate_size(self) -> int:
         """Table files, and the memory tables for what the log holds of them."""
@@ -383,14 +418,16 @@ class RocksStore:
         return failure
 
     def _note_damage(self, text: str) -> None:
-        """Leave damaged tables alone: a compaction would meet the damage again and again."""
-        first = not self._damaged
+        if not self._damaged:
+            self._leave_tables_alone()
         for name in named_tables(text) or ["?"]:
             self._damaged.setdefault(name, text)
-        if first:
-            with contextlib.suppress(Exception):
-                for family in self._families.values():
-                    family.set_options({"disable_auto_compactions": "true"})
+
+    def _leave_tables_alone(self, alone: bool = True) -> None:
+        """A compaction would meet the damage again and again."""
+        with contextlib.suppress(Exception):
+            for family in self._families.values():
+                family.set_options({"disable_auto_compactions": str(alone).lower()})
 
     def damage(self) -> list[str]:
         """Also what a compaction met: of that, the driver has but a number."""
@@ -399,7 +436,7 @@ class RocksStore:
         if failures > self._known_failures:
             self._known_failures = failures
             self._note_damage("a compaction failed: see the file LOG")
-        return list(self._damaged.values())
+        return [*self._damaged.values(), *(loss.what for loss in self._losses.noted)]
 
     def _write_failure(self, error: Exception) -> Exception:
         failure = self._failure(error)

@@ -10,12 +10,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from penstock.codec.sealed import SEALED_VERSION, key_id_of
+from penstock.codec.sealed import SEALED_VERSION, key_id_of, not_sealed
 from penstock.codec.vault import Open, Seal, Vault
-from penstock.kv.base import Batch, Reader, Row, Snapshot, Space, Store
+from penstock.errors import StorageError
+from penstock.kv.base import Batch, Loss, Reader, Row, Snapshot, Space, Store
 
 #: Whether a row's plain value is secret, by its key and value.
 Rule = Callable[[bytes, bytes], bool]
+
+
+def _nothing(key: bytes, value: bytes) -> bool:
+    """The rule where nothing is sealed any more."""
+    return False
+
+
+def place_of(space: str) -> bytes:
+    """What binds a record to its space."""
+    return bytes((len(space),)) + space.encode()
 
 
 class _Sealed(NamedTuple):
@@ -42,13 +53,18 @@ class SealedBatch:
 
     __slots__ = ("_put", "_sealed", "delete", "delete_range", "inner")
 
-    def __init__(self, inner: Batch, sealed: Mapping[Space, _Sealed]) -> None:
+    def __init__(self, inner: Batch, sealed: Mapping[Space, _Sealed | None]) -> None:
         self.inner = inner
         self._put, self.delete, self.delete_range = inner.put, inner.delete, inner.delete_range
         self._sealed = sealed
 
     def put(self, key: bytes, value: bytes, space: Space, /) -> None:
-        sealed = self._sealed.get(space)
+        try:
+            sealed = self._sealed[space]
+        except KeyError:
+            raise StorageError(
+                "not a space of this store, or not any more: nothing is written to it"
+            ) from None
         if sealed is not None and sealed.is_secret(key, value):
             value = sealed.seal(key, value)
         self._put(key, value, space)
@@ -57,16 +73,22 @@ class SealedBatch:
 class _SealedReader:
     """Reading, which the store and its snapshots share."""
 
-    def __init__(self, inner: Any, sealed: dict[Space, _Sealed]) -> None:
+    def __init__(self, inner: Any, sealed: dict[Space, _Sealed | None], *, takes_plain: bool) -> None:
         self._inner: Reader = inner
         self._sealed = sealed
+        #: Whether values that should be secret may be plain: they are, until a rekeying has sealed them.
+        self.takes_plain = takes_plain
 
     def get(self, key: bytes, space: Space) -> bytes | None:
         value = self._inner.get(key, space)
-        if value and value[0] == SEALED_VERSION and space in self._sealed:
-            opened = self._sealed[space].open(key, value)
+        sealed = self._sealed.get(space)
+        return value if not value or sealed is None else self._opened(sealed, key, value)
+
+    def _opened(self, sealed: _Sealed, key: bytes, value: bytes) -> bytes:
+        if value[0] == SEALED_VERSION:
+            opened = sealed.open(key, value)
             return value if opened is None else opened
-        return value
+        return value if self.takes_plain or not sealed.is_secret(key, value) else not_sealed(value)
 
     def get_many(self, keys: Sequence[bytes], space: Space) -> list[bytes | None]:
         values = self._inner.get_many(keys, space)
@@ -74,9 +96,8 @@ class _SealedReader:
         if sealed is None:
             return values
         for at, value in enumerate(values):
-            if value and value[0] == SEALED_VERSION:
-                opened = sealed.open(keys[at], value)
-                values[at] = value if opened is None else opened
+            if value:
+                values[at] = self._opened(sealed, keys[at], value)
         return values
 
     def scan(
@@ -90,17 +111,17 @@ class _SealedReader:
     ) -> Iterator[Row]:
         rows = self._inner.scan(space, lower, upper, reverse=reverse, limit=limit)
         sealed = self._sealed.get(space)
-        return rows if sealed is None else _opened_rows(sealed.open, rows)
+        return rows if sealed is None else self._opened_rows(sealed, rows)
 
-
-def _opened_rows(open_record: Open, rows: Iterator[Row]) -> Iterator[Row]:
-    for row in rows:
-        key, value = row
-        if value and value[0] == SEALED_VERSION:
-            opened = open_record(key, value)
-            yield row if opened is None else (key, opened)
-        else:
-            yield row
+    def _opened_rows(self, sealed: _Sealed, rows: Iterator[Row]) -> Iterator[Row]:
+        open_record = sealed.open
+        for row in rows:
+            key, value = row
+            if value and value[0] == SEALED_VERSION:
+                opened = open_record(key, value)
+                yield row if opened is None else (key, opened)
+            else:
+                yield (key, self._opened(sealed, key, value)) if value else row
 
 
 class SealedSnapshot(_SealedReader):
@@ -112,16 +133,23 @@ class SealedSnapshot(_SealedReader):
 
 
 class SealedStore(_SealedReader):
-    """`kv.base.Store` over another one. With no active key in the vault it reads both and writes plain."""
+    """`kv.base.Store` over another one. With no active key in the vault it reads both and writes plain.
 
-    def __init__(self, store: Store, vault: Vault, rules: Mapping[str, Rule]) -> None:
-        sealed = {}
+    Every space has a rule, None if nothing in it is secret: what has no rule is not written.
+    """
+
+    def __init__(
+        self, store: Store, vault: Vault, rules: Mapping[str, Rule | None], *, takes_plain: bool = True
+    ) -> None:
+        self._rules: dict[str, _Sealed | None] = {}
         for name, rule in rules.items():
-            place = bytes((len(name),)) + name.encode()
-            sealed[store.space(name)] = _Sealed(rule, vault.sealer(place), vault.opener(place))
-        super().__init__(store, sealed)
+            place = place_of(name)
+            if vault.active is None and rule is not None:
+                rule = _nothing
+            self._rules[name] = rule and _Sealed(rule, vault.sealer(place), vault.opener(place))
+        spaces = {store.space(name): sealed for name, sealed in self._rules.items()}
+        super().__init__(store, spaces, takes_plain=takes_plain)
         self._store = store
-        self._sealing = sealed if vault.active is not None else {}
         #: The key that new records are sealed with.
         self.active = vault.active
 
@@ -129,7 +157,7 @@ class SealedStore(_SealedReader):
         return self._store.space(name)
 
     def batch(self) -> SealedBatch:
-        return SealedBatch(self._store.batch(), self._sealing)
+        return SealedBatch(self._store.batch(), self._sealed)
 
     def write(self, batch: Batch, *, sync: bool = False) -> None:
         assert isinstance(batch, SealedBatch), "a batch of another store"
@@ -139,13 +167,19 @@ class SealedStore(_SealedReader):
         self._store.sync()
 
     def snapshot(self) -> Snapshot:
-        return SealedSnapshot(self._store.snapshot(), self._sealed)
+        return SealedSnapshot(self._store.snapshot(), self._sealed, takes_plain=self.takes_plain)
 
     def checkpoint(self, path: str) -> None:
         self._store.checkpoint(path)
 
     def ingest(self, paths: Sequence[str], space: Space) -> None:
         self._store.ingest(paths, space)
+
+    def losses(self) -> list[Loss]:
+        return self._store.losses()
+
+    def forget_losses(self) -> None:
+        self._store.forget_losses()
 
     def damage(self) -> list[str]:
         return self._store.damage()
@@ -167,11 +201,14 @@ class SealedStore(_SealedReader):
 
     @contextmanager
     def _renewed(self, name: str) -> Iterator[None]:
-        """What is known of a space, under the handle that it has afterwards."""
-        sealed = self._sealed.pop(self._store.space(name), None)
-        yield
-        if sealed is not None:
-            self._sealed[self._store.space(name)] = sealed
+        """The rule of a space, under the handle that it has afterwards, whatever happens meanwhile."""
+        old = self._store.space(name)
+        try:
+            yield
+        finally:
+            self._sealed[self._store.space(name)] = self._rules[name]
+            if self._store.space(name) is not old:
+                del self._sealed[old]
 
     def close(self) -> None:
         # Handles keep the store below open.
@@ -181,6 +218,7 @@ class SealedStore(_SealedReader):
     def renew(self, batch: Batch, space: Space, lower: bytes, max_rows: int, max_bytes: int) -> Renewed:
         """Put values that the active key did not seal once more, from `lower` on; one writer, as ever."""
         sealed = self._sealed[space]
+        assert sealed is not None, "a space without secrets"
         records = size_bytes = rewritten = 0
         unreadable: list[str] = []
         for key, value in self._store.scan(space, lower, None):
@@ -191,9 +229,9 @@ class SealedStore(_SealedReader):
             key_id = key_id_of(value)
             if key_id == self.active or (key_id is None and not sealed.is_secret(key, value)):
                 continue
-            plain = value if key_id is None else sealed.open(key, value)
+            plain = sealed.open(key, value) if key_id is not None else value if self.takes_plain else None
             if plain is None:
-                unreadable.append(str(key_id))
+                unreadable.append(key_id or "")
             else:
                 batch.put(key, plain, space)
                 rewritten += 1

@@ -13,6 +13,7 @@ import os
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import StorageError
@@ -39,6 +40,10 @@ def _mend(path: Path) -> Path | None:
     at = first_recycled(raw)
     if at is None or _in_use(path.parent):
         return None
+    return _cut(path, raw, at)
+
+
+def _cut(path: Path, raw: bytes, at: int) -> Path:
     kept = path.parent / SET_ASIDE / f"{path.name}.{at}"
     kept.parent.mkdir(exist_ok=True)
     with kept.open("wb") as file:
@@ -49,6 +54,20 @@ def _mend(path: Path) -> Path | None:
         file.truncate(at)
         os.fsync(file.fileno())
     log.warning("log %s was damaged at byte %d: %d bytes set aside in %s", path, at, len(raw) - at, kept)
+    return kept
+
+
+def cut_logs(folder: str | os.PathLike[str]) -> list[Path]:
+    """Cut the logs of a closed store before the first damaged record; what was set aside.
+
+    What follows is cut off too, later logs with it: changes without those before them are worse than neither.
+    """
+    kept: list[Path] = []
+    for path in sorted(Path(folder).glob("*.log")):
+        raw = path.read_bytes()
+        at = 0 if kept else first_damaged(raw)
+        if at is not None and at < len(raw):
+            kept.append(_cut(path, raw, at))
     return kept
 
 
@@ -65,17 +84,49 @@ def _in_use(folder: Path) -> bool:
     return asked.returncode != 0
 
 
-def first_recycled(raw: bytes) -> int | None:
-    """Where a record of a recycled log's type starts, as far as records can be followed."""
+def _records(raw: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Start, checksum, length and type of each record, as far as records can be followed."""
     at, unpack, size = 0, _HEADER.unpack_from, _HEADER.size
     while at + size <= len(raw):
         left = _BLOCK - at % _BLOCK
         if left < size:
             at += left
             continue
-        _, length, kind = unpack(raw, at)
-        if kind in _RECYCLED:
-            return at
+        checksum, length, kind = unpack(raw, at)
+        yield at, checksum, length, kind
         # At the end of a block's records, or at damage, RocksDB goes on with the next block.
         at += left if kind == 0 or length > left - size else size + length
+
+
+def first_recycled(raw: bytes) -> int | None:
+    """Where a record of a recycled log's type starts."""
+    return next((at for at, _, _, kind in _records(raw) if kind in _RECYCLED), None)
+
+
+def first_damaged(raw: bytes) -> int | None:
+    """Where a record starts that is not what was written, or not all of it."""
+    for at, checksum, length, _ in _records(raw):
+        start, end = at + _HEADER.size, at + _HEADER.size + length
+        if not any(raw[at:start]):
+            continue  # Room that was made and not used.
+        if end > len(raw) or length > _BLOCK - start % _BLOCK or checksum != masked_crc(raw[start - 1 : end]):
+            return at
     return None
+
+
+def masked_crc(raw: bytes) -> int:
+    """CRC-32C, turned and shifted as RocksDB stores it."""
+    crc, table = 0xFFFFFFFF, _CRC_TABLE
+    for byte in raw:
+        crc = table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _crc_of_byte(byte: int) -> int:
+    for _ in range(8):
+        byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+    return byte
+
+
+_CRC_TABLE = tuple(map(_crc_of_byte, range(256)))

@@ -198,6 +198,7 @@ class Admin:
             )
 
     def _create(self, txn: Transaction, settings: QueueSettings) -> QueueState:
+        self._engine.check_catalogue()
         q = QueueState(next_number(txn), settings, self._engine.lock)
         self._put(txn, q.qid, settings)
         return q

@@ -10,11 +10,13 @@ import msgspec
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.rows import packed, unpacked
+from penstock.codec.sealed import key_id_of
 from penstock.config import EncryptionSettings
 from penstock.errors import DecryptFailed, InvalidConfig, KeyMissing
 from penstock.keyring import ACCEPTED_IDS, KEY_BYTES, KeyProvider, is_key_id, variable
 from penstock.kv.base import Store
-from penstock.kv.sealed import Rule, SealedStore
+from penstock.kv.damage import readable_rows
+from penstock.kv.sealed import Rule, SealedStore, place_of
 
 log = logging.getLogger("penstock")
 
@@ -80,6 +82,11 @@ class RekeyRow(msgspec.Struct, array_like=True):
 _decode_keys = msgspec.msgpack.Decoder(KeysRow).decode
 _decode_rekey = msgspec.msgpack.Decoder(RekeyRow).decode
 
+#: By key, records that it should open: space, key of the row, record.
+Samples = dict[str, list[tuple[str, bytes, bytes]]]
+#: So many of each: some may have been altered.
+_SAMPLES = 8
+
 
 def read_keys(kv: Store) -> KeysRow | None:
     raw = kv.get(keys.meta(Meta.KEYS), kv.space("meta"))
@@ -111,25 +118,75 @@ def unlock(
     it is listed, durably, before its first use.
     """
     row = read_keys(kv)
-    verifiers = dict(row.verifiers) if row is not None else {} if is_new else {PLAIN: b""}
     active = _active(settings, row)
-    if row is None and active == PLAIN:
+    named: Samples = {}
+    if not is_new and (_may_lack_keys(kv) or (row is None and active != PLAIN)):
+        named = named_keys(kv)
+    if row is None and named:
+        log.error("%s has lost the list of its keys: made anew from its records", where)
+        active = active if settings.enabled is not None else _only(named, where)
+    if row is None and active == PLAIN and not named:
         return kv
     # Only here: a store without encryption does not load the library.
-    from penstock.codec.vault import Vault, verifier
+    from penstock.codec.vault import Vault
 
-    known = {key_id: needed_key(provider, key_id, where) for key_id in {*verifiers, active} - {PLAIN}}
+    verifiers = dict(row.verifiers) if row is not None else {} if is_new else {PLAIN: b""}
+    known = {key_id: needed_key(provider, key_id, where) for key_id in {*verifiers, *named, active} - {PLAIN}}
     for key_id, key in known.items():
-        if not hmac.compare_digest(verifiers.setdefault(key_id, verifier(key)), verifier(key)):
-            raise DecryptFailed(
-                f"key {key_id!r} is not the one that {where} was written with; "
-                f"put the right one into {variable(key_id)}, or where else the store's keys come from"
-            )
+        verifiers[key_id] = _verified(key_id, key, verifiers.get(key_id), named.get(key_id, []), where)
     if active == PLAIN:
         verifiers[PLAIN] = b""
         log.warning("%s has sealed records, but encryption is off: what is new is written plain", where)
     _note(kv, row, KeysRow(active, verifiers))
-    return SealedStore(kv, Vault(known, active or None), RULES)
+    rules = {name: RULES.get(name) for name in keys.SPACES}
+    return SealedStore(kv, Vault(known, active or None), rules, takes_plain=PLAIN in verifiers)
+
+
+def _may_lack_keys(kv: Store) -> bool:
+    """Whether the list of keys may have been lost, or be an older one that was below what was lost."""
+    return any(loss.space in ("meta", "") for loss in kv.losses())
+
+
+def named_keys(kv: Store) -> Samples:
+    """The keys that records name, each with some of them: they know what a list that was lost has known."""
+    found: Samples = {}
+    for name in RULES:
+        for key, value in readable_rows(kv, kv.space(name), name, b"", None, lambda hole: None):
+            if (key_id := key_id_of(value)) is not None:
+                samples = found.setdefault(key_id, [])
+                if len(samples) < _SAMPLES:
+                    samples.append((name, key, value))
+    return found
+
+
+def _only(named: Samples, where: str) -> str:
+    if len(named) > 1:
+        raise InvalidConfig(
+            f"{where} has lost the list of its keys, and records of {', '.join(sorted(named))}: say with "
+            "storage.encryption, enabled and key_id, which of them is to be used"
+        )
+    return next(iter(named))
+
+
+def _verified(
+    key_id: str, key: bytes, expected: bytes | None, samples: list[tuple[str, bytes, bytes]], where: str
+) -> bytes:
+    """The verifier of a key, which is the right one: by the list, else by what it opens."""
+    from penstock.codec.vault import Vault, verifier
+
+    vault, made = Vault({key_id: key}, None), verifier(key)
+    if expected is not None:
+        right = hmac.compare_digest(expected, made)
+    else:
+        right = not samples or any(
+            vault.opener(place_of(name))(row_key, record) is not None for name, row_key, record in samples
+        )
+    if not right:
+        raise DecryptFailed(
+            f"key {key_id!r} is not the one that {where} was written with; "
+            f"put the right one into {variable(key_id)}, or where else the store's keys come from"
+        )
+    return made
 
 
 def needed_key(provider: KeyProvider, key_id: str, where: str) -> bytes:

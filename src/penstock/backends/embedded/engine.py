@@ -67,6 +67,8 @@ class Engine:
         self.by_qid: dict[int, QueueState] = {}
         #: Queues that cannot be used, by name, and why: those whose rows are damaged.
         self.damaged: dict[str, str] = {}
+        #: Rows that say which queues and worlds there are were lost, and no repair has been since.
+        self.catalogue_lost = any(loss.space in ("meta", "") for loss in kv.losses())
         #: No live due row of a kind is earlier than this; the hints are what the store has of it.
         self.next_due_ns: dict[Due, int] = {}
         self._due_hints_ns: dict[Due, int] = {}
@@ -124,6 +126,14 @@ class Engine:
         if not q.loaded:
             self._load(q)
         return q
+
+    def check_catalogue(self) -> None:
+        """Before a name is given away: what is empty must not take the place of what can be brought back."""
+        if self.catalogue_lost:
+            raise StorageCorrupt(
+                "rows that say which queues and worlds there are were lost: none is made anew until a repair "
+                "has brought back those that it can: run penstock check --repair"
+            )
 
     def queue_by_number(self, qid: int) -> QueueState | None:
         q = self.by_qid.get(qid)

@@ -7,14 +7,14 @@ import os
 import random
 
 from penstock.backends.embedded import keys
-from penstock.backends.embedded.encryption import read_keys, unlock
+from penstock.backends.embedded.encryption import unlock
 from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.rows import MARK
-from penstock.codec.sealed import key_id_of
 from penstock.config import EncryptionSettings
 from penstock.errors import StorageCorrupt, StorageError
 from penstock.keyring import KeyProvider
 from penstock.kv.base import Store
+from penstock.kv.damage import readable_rows
 
 log = logging.getLogger("penstock")
 
@@ -45,9 +45,10 @@ def found(
     if raw is None:
         batch = kv.batch()
         batch.put(keys.meta(Meta.FORMAT), MARK + keys.u32(FORMAT_VERSION), meta)
-        # From the system, unless a test wants the same again: what a generator gives can be worked out.
-        secret = os.urandom(SECRET_BYTES) if rng is None else rng.randbytes(SECRET_BYTES)
-        batch.put(keys.meta(Meta.SECRET), MARK + secret, meta)
+        if kv.get(keys.meta(Meta.SECRET), meta) is None:
+            # From the system, unless a test wants the same again: what a generator gives can be worked out.
+            secret = os.urandom(SECRET_BYTES) if rng is None else rng.randbytes(SECRET_BYTES)
+            batch.put(keys.meta(Meta.SECRET), MARK + secret, meta)
         kv.write(batch, sync=True)
     return kv
 
@@ -66,7 +67,8 @@ def make_readable(kv: Store) -> None:
             pass
         return
     except StorageCorrupt as error:
-        log.error("rows that say what the store holds cannot be read: %s", error)
+        # As text: who keeps the record would keep the error, its frames and the database.
+        log.error("rows that say what the store holds cannot be read: %s", str(error))
     del meta  # A handle: what it stands for is about to be replaced.
     kv.salvage(
         "meta", lambda start, end: [key for key in first if start <= key and (end is None or key < end)]
@@ -76,9 +78,7 @@ def make_readable(kv: Store) -> None:
 def _has_rows(kv: Store, where: str) -> bool:
     """Whether a store without a format row is not new, but has lost it; a repair then finds its queues."""
     for name in ("journal", "messages"):
-        for _, value in kv.scan(kv.space(name), b"", None, limit=1):
-            if key_id_of(value) is not None and read_keys(kv) is None:
-                raise StorageCorrupt(f"{where} has lost the list of its keys; restore a backup of it")
+        for _ in readable_rows(kv, kv.space(name), name, b"", None, lambda hole: None):
             log.error("%s has lost rows of its own: run check with repair", where)
             return True
     return False

@@ -13,7 +13,7 @@ from penstock.backends.embedded.founding import FORMAT_VERSION, make_readable
 from penstock.backends.embedded.keys import SPACES
 from penstock.clock import Clock
 from penstock.config import StorageSettings
-from penstock.errors import StorageCorrupt, StorageError
+from penstock.errors import StorageError
 from penstock.keyring import KeyProvider, configured_keys
 from penstock.kv.base import Store
 from penstock.kv.memory import MemoryStore
@@ -35,12 +35,9 @@ def open_rocksdb(
     kv = _opened(settings)
     try:
         make_readable(kv)
-    except StorageCorrupt as error:
-        # A table that cannot be opened: it is written down, and the next opening goes without it.
-        traceback.clear_frames(error.__traceback__)
+    except BaseException:
         kv.close()
-        kv = _opened(settings)
-        make_readable(kv)
+        raise
     backend = _backend(kv, settings, clock, rng, keys)
     _write_label(settings.path)
     return backend

@@ -151,6 +151,7 @@ class Rekey:
         # In every mode: whoever is told that a key is no longer needed may throw it away.
         engine.sync()
         self._keys, self._under_way = left, False
+        self._kv.takes_plain = PLAIN in left.verifiers
         self._last = RekeyReport(row.records, row.rewritten, sum(row.unreadable.values()))
         log.info("rekeyed to=%s records=%d rewritten=%d", row.target or "plain", row.records, row.rewritten)
         if row.unreadable:

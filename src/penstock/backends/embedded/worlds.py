@@ -81,7 +81,7 @@ class Worlds:
             return []
         engine = self._engine
         txn.changed = True
-        row = self.load(world) or World(next_number(txn))
+        row = self.load(world) or World(self._new_number(txn))
         ids = [engine.ids.one(txn.now_ns) for _ in entries]
         at = 0
         for chunk in _chunks(entries):
@@ -96,6 +96,10 @@ class Worlds:
             txn.put(keys.journal(row.number, row.next_seq - 1), raw, engine.journal)
         txn.put(keys.meta(Meta.WORLD, name), packed(row), engine.meta)
         return [format_id(raw_id) for raw_id in ids]
+
+    def _new_number(self, txn: Transaction) -> int:
+        self._engine.check_catalogue()
+        return next_number(txn)
 
     def scan(
         self,
@@ -177,7 +181,7 @@ class Worlds:
             txn.changed = True
             raw = self._engine.kv.get(key, self._engine.meta)
             # Whatever limits it has now, they are replaced: they need not be sound.
-            old = _Numbers(next_number(txn)) if raw is None else unpacked(raw, _decode_numbers, "world")
+            old = _Numbers(self._new_number(txn)) if raw is None else unpacked(raw, _decode_numbers, "world")
             txn.put(key, packed([*msgspec.structs.astuple(old), *limits]), self._engine.meta)
             txn.answered(None)
 

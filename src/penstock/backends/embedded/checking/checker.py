@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from penstock.backends.base import Progress
 from penstock.backends.embedded.checking.catalogue import Catalogue
-from penstock.backends.embedded.checking.findings import Finding, Findings
+from penstock.backends.embedded.checking.findings import LOST, Finding, Findings
 from penstock.backends.embedded.checking.journals import check_world, entry_rows
 from penstock.backends.embedded.checking.ledger import Difference, Ledger
 from penstock.backends.embedded.checking.meter import Meter
@@ -38,6 +38,8 @@ def check_once(engine: Engine, findings: Findings, progress: Progress | None) ->
     try:
         checker = Checker(view, next_due_ns, findings, progress)
         checker.run()
+        for loss in engine.kv.losses():
+            findings.add_first(Finding(LOST, loss.what, where=loss.space, space=loss.space))
         return checker
     finally:
         view.release()
@@ -157,13 +159,10 @@ class Checker:
         self._holes.setdefault((hole.space, hole.start), hole)
 
     def _say_hole(self, hole: Hole) -> None:
-        end = "its end" if hole.end is None else hole.end.hex()
-        start = hole.start.hex() or "its start"
-        what = f"rows of {hole.space} from {start} to {end} cannot be read: {hole.error}"
         number = int.from_bytes(hole.start[:4], "big") if hole.space in NUMBERED else 0
         queue = self._catalogue.name_of(number) if number else ""
         self._findings.add_first(
-            Finding("unreadable", what, queue, hole.space, number, b"", hole.space, hole.start)
+            Finding("unreadable", hole.what, queue, hole.space, number, b"", hole.space, hole.start)
         )
 
     def _malformed(self, space: str, row: Row) -> None:

@@ -10,9 +10,11 @@ from penstock.backends.base import CheckReport, Progress
 from penstock.backends.embedded import quarantine
 from penstock.backends.embedded.admin import Admin
 from penstock.backends.embedded.checking.checker import check_once
-from penstock.backends.embedded.checking.findings import Findings
+from penstock.backends.embedded.checking.findings import Finding, Findings
 from penstock.backends.embedded.checking.reindex import Reindex, is_unfinished
 from penstock.backends.embedded.checking.repair import Repair
+from penstock.backends.embedded.checking.salvage import TRUTH
+from penstock.backends.embedded.checking.view import View
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.worlds import SYSTEM_WORLD, Worlds
 from penstock.event import Entry
@@ -50,9 +52,40 @@ class Checkup:
         return len(dropped)
 
     def reindex(self, progress: Progress | None) -> CheckReport:
+        """Not over parts that cannot be read: the old indexes may be all that tells of what is in them."""
+        findings = self._unreadable()
+        if findings.kept:
+            counts = dict(findings.counts)
+            return CheckReport(
+                [finding.problem for finding in findings.kept], 0, 0, 0, counts, sum(counts.values())
+            )
         return Reindex(self._engine, self._worlds, self._admin).run(progress)
+
+    def _unreadable(self) -> Findings:
+        """The unreadable parts of everything that indexes are made of."""
+        findings = Findings()
+        with self._engine.lock:
+            self._engine.check_usable()
+            snapshot = self._engine.kv.snapshot()
+        view = View(snapshot, self._engine)
+        view.on_hole = lambda hole: findings.add(
+            Finding(
+                "unreadable",
+                hole.what,
+                where=hole.space,
+                action="left as it is, and nothing was rebuilt: run check with repair first",
+            )
+        )
+        try:
+            for space in TRUTH:
+                for _ in view.rows(space, b"", None):
+                    pass
+        finally:
+            view.release()
+            snapshot.release()
+        return findings
 
     def finish_reindex(self) -> None:
         """At opening: take up a reindex that was cut short."""
         if is_unfinished(self._engine):
-            self.reindex(None)
+            Reindex(self._engine, self._worlds, self._admin).run(None)

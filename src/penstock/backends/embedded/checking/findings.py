@@ -55,7 +55,11 @@ SEVERITIES = {
     "cursor_damaged": "damage",
     "row_damaged": "damage",
     "unreadable": "damage",
+    "lost": "damage",
 }
+
+#: What was lost since the last repair: of no row that is there.
+LOST = "lost"
 
 
 class Finding(msgspec.Struct):

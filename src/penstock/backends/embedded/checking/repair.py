@@ -10,7 +10,7 @@ import msgspec
 from penstock.backends.base import CheckReport, Progress
 from penstock.backends.embedded.admin import Admin
 from penstock.backends.embedded.checking.checker import Checker, check_once
-from penstock.backends.embedded.checking.findings import LISTED, Finding, Findings
+from penstock.backends.embedded.checking.findings import LISTED, LOST, Finding, Findings
 from penstock.backends.embedded.checking.mend_catalogue import CatalogueMender
 from penstock.backends.embedded.checking.mend_indexes import mend_counters, mend_index
 from penstock.backends.embedded.checking.mend_journals import mend_journal, mend_world_counters
@@ -62,8 +62,6 @@ class Repair:
         self._admin = admin
         self._found: dict[tuple[object, ...], Finding] = {}
         self._counts: Counter[str] = Counter()
-        #: A table must be set aside first: until then, what it hides would be taken for lost.
-        self._blocked = False
         self._tries: Counter[tuple[object, ...]] = Counter()
 
     def run(self, progress: Progress | None) -> CheckReport:
@@ -73,13 +71,15 @@ class Repair:
             findings = Findings(FOUND_AT_ONCE)
             checker = check_once(self._engine, findings, progress)
             self._note(findings)
-            hopeful = [finding for finding in findings.kept if self._tries[_identity(finding)] < TRIES]
+            hopeful = [
+                finding
+                for finding in findings.kept
+                if finding.kind != LOST and self._tries[_identity(finding)] < TRIES
+            ]
             if not hopeful or passes == PASSES:
                 return self._report(checker, findings)
             passes += 1
             self._mend(hopeful)
-            if self._blocked:
-                return self._report(checker, findings)
 
     def _note(self, findings: Findings) -> None:
         for kind, count in findings.counts.items():
@@ -141,15 +141,12 @@ class Repair:
         engine, spaces = self._engine, {finding.space for finding in found}
         with engine.lock:
             worlds = {name: row.number for name, row in self._world_rows()}
-            left = Salvage(engine, worlds).run(spaces)
+            Salvage(engine, worlds).run(spaces)
             self._admin.load()
-            if spaces & set(DERIVED) and not left:
+            if spaces & set(DERIVED):
                 Reindex(engine, self._worlds, self._admin).run(None)
         for finding in found:
             finding.action = "rebuilt" if finding.space in DERIVED else "written anew without it"
-            if left:
-                self._blocked = True
-                finding.action = f"left: {left}; then run check with repair again"
 
     def _mend_rows(self, found: list[Finding]) -> None:
         """Messages and index rows; counters of queues in which nothing else was found."""
@@ -171,14 +168,17 @@ class Repair:
     # -- what was done ------------------------------------------------------------------------------
 
     def _report(self, checker: Checker, last: Findings) -> CheckReport:
+        remaining = sum(last.counts.values()) - last.counts[LOST]
+        if remaining == 0:
+            self._settle_losses(last)
         left = {_identity(finding) for finding in last.kept}
         for identity, finding in self._found.items():
             if identity in left:
-                finding.action = finding.action if finding.action.startswith("left") else "left as it is"
+                finding.action = "left as it is"
             elif not finding.action:
                 finding.action = "gone with what caused it"
         remaining = sum(last.counts.values())
-        if self._counts:
+        if self._counts and not self._engine.catalogue_lost:
             self._record(remaining)
         problems = [finding.problem for finding in self._found.values()]
         return CheckReport(
@@ -189,6 +189,17 @@ class Repair:
             dict(self._counts),
             remaining,
         )
+
+    def _settle_losses(self, last: Findings) -> None:
+        """Everything else is mended: what was lost is no news from now on."""
+        engine = self._engine
+        with engine.lock:
+            engine.kv.forget_losses()
+            engine.catalogue_lost = False
+        for finding in [finding for finding in last.kept if finding.kind == LOST]:
+            last.kept.remove(finding)
+            finding.action = "what other rows tell of it was brought back; what is left of it is in lost"
+        del last.counts[LOST]
 
     def _record(self, remaining: int) -> None:
         """Sum it up in the system journal."""

@@ -43,8 +43,7 @@ class Salvage:
         self._worlds = worlds
         self._queues = {q.qid: q.name for q in engine.by_qid.values()}
 
-    def run(self, spaces: Iterable[str]) -> str:
-        """What has to be done first, if something has."""
+    def run(self, spaces: Iterable[str]) -> None:
         wanted: dict[str, Callable[[View], Iterator[bytes]]] = {
             "meta": self._meta,
             "journal": self._journal,
@@ -62,11 +61,8 @@ class Salvage:
             engine.release_handles()
             try:
                 engine.kv.salvage(space, functools.partial(_within, named))
-            except StorageCorrupt as error:
-                return str(error)
             finally:
                 engine.take_handles()
-        return ""
 
     def _meta(self, view: View) -> Iterator[bytes]:
         yield from (keys.meta(kind) for kind in _SINGLE)
