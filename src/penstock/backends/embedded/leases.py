@@ -79,6 +79,10 @@ def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: 
         raise DamagedBodies(f"a body of queue {q.name!r} does not decode: {error}", damaged) from error
 
 
+#: Events that a lease reads at most, back from the last, to find out about an orphan: others wait for it.
+HEAL_EVENTS = 2_000
+
+
 class DamagedBodies(StorageCorrupt):
     """Ready messages that cannot be handed out; nothing of the lease happened."""
 
@@ -255,7 +259,7 @@ def _heal_orphans(
     """
     orphans = [row for (_, row), body in zip(taken, bodies, strict=True) if body is None]
     view = View(txn.engine.kv, txn.engine)
-    evidence = last_events(view, q, [key[-16:] for key, _ in orphans])
+    evidence = last_events(view, q, [key[-16:] for key, _ in orphans], HEAL_EVENTS)
     view.release()
     for key, value in orphans:
         txn.delete(key, txn.engine.ready)

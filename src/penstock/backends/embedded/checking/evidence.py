@@ -19,6 +19,8 @@ from penstock.errors import StorageCorrupt
 from penstock.event import Event, Kind
 from penstock.message import State, state_after
 
+NO_LIMIT = 1 << 63
+
 
 class Last(msgspec.Struct):
     """A message's last event; for an extended lease also the one that began it: receipts name that."""
@@ -32,24 +34,36 @@ class Last(msgspec.Struct):
 
 
 class Evidence(msgspec.Struct):
-    """The last events of some messages. `complete`: the journal was read from its first event on."""
+    """The last events of some messages. `complete`: the journal was read from its first event on.
+
+    `cut`: it goes back further than one was willing to read.
+    """
 
     last: dict[bytes, Last]
     complete: bool
+    cut: bool = False
 
     def alive(self, raw_id: bytes) -> bool:
-        """Whether the journal has it, or may have had it before what is known."""
+        """Whether the journal has it, or may have had it before what there is of it.
+
+        What was not found because the reading was cut counts as gone: a counter that is too high harms nobody
+        until a check, one that is too low keeps its queue from being leased.
+        """
         last = self.last.get(raw_id)
-        return not self.complete if last is None else last.state is not None
+        return not (self.complete or self.cut) if last is None else last.state is not None
 
 
-def last_events(view: View, q: QueueState, ids: Collection[bytes]) -> Evidence:
-    """By reading the journal backwards until each is found, or a hole, or its base."""
+def last_events(view: View, q: QueueState, ids: Collection[bytes], max_events: int = NO_LIMIT) -> Evidence:
+    """By reading the journal backwards until each is found, or a hole, or its base, or so many events."""
     wanted, out = set(ids), dict[bytes, Last]()
     expected_seq = q.counters.next_seq - 1
+    read = 0
     for run in _backwards(view, q, expected_seq):
         if run is None or is_hole(run):
             return Evidence(out, False)
+        if read >= max_events:
+            return Evidence(out, False, cut=True)
+        read += len(run.ids)
         if wanted.isdisjoint(run.ids):
             continue
         for row in range(len(run.ids) - 1, -1, -1):

@@ -7,7 +7,6 @@ found when it is asked for by its key, and most keys can be told: from the journ
 from __future__ import annotations
 
 import functools
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 
 from penstock.backends.embedded import keys
@@ -42,29 +41,32 @@ class Salvage:
         self._engine = engine
         self._worlds = worlds
         self._queues = {q.qid: q.name for q in engine.by_qid.values()}
+        self._last_seqs: dict[int, int] = {}
 
     def run(self, spaces: Iterable[str]) -> None:
-        wanted: dict[str, Callable[[View], Iterator[bytes]]] = {
-            "meta": self._meta,
+        """Keys are told for one unreadable part at a time: memory may have no room for all of them."""
+        told: dict[str, Callable[[View, bytes, bytes | None], Iterable[bytes]]] = {
+            "meta": lambda view, start, end: _within(named, start, end),
             "journal": self._journal,
             "messages": self._messages,
             "state": self._state,
-            "dedup": self._dedup,
+            "dedup": lambda view, start, end: _within(self._dedup(view), start, end),
         }
         engine = self._engine
+        named = list(self._meta())  # What queues know is forgotten with the handles.
         for space in [space for space in TRUTH if space in spaces]:
             view = View(engine.kv, engine)
-            try:
-                named = sorted(set(wanted[space](view)))
-            finally:
-                view.release()
+            if space == "journal":
+                numbers = (*self._queues, *self._worlds.values())
+                self._last_seqs = {number: self._last_seq(view, number) for number in sorted(numbers)}
             engine.release_handles()
             try:
-                engine.kv.salvage(space, functools.partial(_within, named))
+                engine.kv.salvage(space, functools.partial(told[space], view))
             finally:
+                view.release()
                 engine.take_handles()
 
-    def _meta(self, view: View) -> Iterator[bytes]:
+    def _meta(self) -> Iterator[bytes]:
         yield from (keys.meta(kind) for kind in _SINGLE)
         for kind in Due:
             yield keys.meta(Meta.DUE_HINT, bytes((kind,)))
@@ -77,12 +79,18 @@ class Salvage:
         for world in self._worlds:
             yield keys.meta(Meta.WORLD, checked_name(world, "world name"))
 
-    def _journal(self, view: View) -> Iterator[bytes]:
+    def _journal(self, view: View, start: bytes, end: bytes | None) -> Iterator[bytes]:
         """Every seq that a journal may have a frame at."""
-        for number in (*self._queues, *self._worlds.values()):
-            last = self._last_seq(view, number)
-            for seq in range(max(1, last - MISSING_AT_END), last + 1):
-                yield keys.journal(number, seq)
+        for number, last in self._last_seqs.items():
+            first = max(1, last - MISSING_AT_END)
+            if start[:4] == keys.u32(number):
+                first = max(first, int.from_bytes(start[4:12].ljust(8, b"\0"), "big"))
+            for seq in range(first, last + 1):
+                key = keys.journal(number, seq)
+                if end is not None and key >= end:
+                    break
+                if key >= start:
+                    yield key
 
     def _last_seq(self, view: View, number: int) -> int:
         q = self._engine.by_qid.get(number)
@@ -103,14 +111,26 @@ class Salvage:
         for space in ("ready", "state"):
             yield from (key[-16:] for key, _ in view.rows(space, prefix, end))
 
-    def _messages(self, view: View) -> Iterator[bytes]:
-        for number, name in self._queues.items():
-            yield from (keys.message(number, raw_id) for raw_id in self._ids(view, number, name))
+    def _messages(self, view: View, start: bytes, end: bytes | None) -> Iterator[bytes]:
+        for number in self._numbers(start, end):
+            ids = self._ids(view, number, self._queues[number])
+            yield from _within((keys.message(number, raw_id) for raw_id in ids), start, end)
 
-    def _state(self, view: View) -> Iterator[bytes]:
-        for number in self._queues:
-            for key, _ in view.rows("messages", keys.u32(number), keys.u32(number + 1)):
-                yield from (keys.state(number, code, key[4:]) for code in CODES)
+    def _state(self, view: View, start: bytes, end: bytes | None) -> Iterator[bytes]:
+        for number in self._numbers(start, end):
+            for code in sorted(CODES):
+                for key, _ in view.rows("messages", keys.u32(number), keys.u32(number + 1)):
+                    state = keys.state(number, code, key[4:])
+                    if end is not None and state >= end:
+                        break
+                    if state >= start:
+                        yield state
+
+    def _numbers(self, start: bytes, end: bytes | None) -> Iterator[int]:
+        """The queues that a part of a space may have rows of."""
+        for number in sorted(self._queues):
+            if keys.u32(number + 1) > start and (end is None or keys.u32(number) < end):
+                yield number
 
     def _dedup(self, view: View) -> Iterator[bytes]:
         for key, _ in view.rows("due", bytes((Due.DEDUP,)), bytes((Due.DEDUP + 1,))):
@@ -118,5 +138,5 @@ class Salvage:
             yield keys.u32(number) + hashed
 
 
-def _within(named: list[bytes], start: bytes, end: bytes | None) -> Iterable[bytes]:
-    return named[bisect_left(named, start) : None if end is None else bisect_left(named, end)]
+def _within(named: Iterable[bytes], start: bytes, end: bytes | None) -> list[bytes]:
+    return sorted({key for key in named if start <= key and (end is None or key < end)})
