@@ -152,6 +152,16 @@ def test_the_page_of_names_is_the_table_in_the_code() -> None:
     }
 
 
+def test_calls_that_write_nothing_count_for_no_group_commit(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "store") as ps:
+        q = ps.create_queue("q")
+        q.lease()  # Once: what it may write down for the first time is behind it.
+        before = value(ps, "penstock_group_commit_calls_count")
+        for _ in range(20):
+            q.lease()
+        assert value(ps, "penstock_group_commit_calls_count") == before
+
+
 def test_a_damaged_queue_leaves_the_others_their_numbers(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "store") as ps:
         for name in "abc":

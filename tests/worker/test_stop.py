@@ -56,6 +56,34 @@ def test_sigterm_returns_unfinished_work_at_once(mode: str, tmp_path: Path, log:
 
 
 @every_mode
+def test_a_message_that_a_stop_returned_before_its_handler_was_called_is_not_handled(
+    mode: str, ps: Penstock, q: Queue, log: Path
+) -> None:
+    q.enqueue(order(log=log))
+    starting, returned = threading.Event(), threading.Event()
+
+    def on_start(delivery: Delivery) -> None:
+        starting.set()
+        assert returned.wait(LONG_S)
+
+    worker = Worker(
+        ps,
+        "q",
+        concurrency=2,
+        stop_timeout_s=0,
+        on_start=on_start,
+        on_failure=lambda *_: returned.set(),
+        **in_mode(mode, obey),
+    )
+    worker.start()
+    assert starting.wait(LONG_S)
+    worker.stop()
+    threading.Event().wait(0.3)  # A thread or process that begins wrongly would do so now.
+    assert notes(log) == []
+    assert q.stats().ready == 1
+
+
+@every_mode
 def test_sigterm_lets_running_handlers_finish(mode: str, tmp_path: Path, log: Path) -> None:
     store = make_store(tmp_path, order(do="wait until stopping", log=log), order(log=log))
     with Program(store, handler="obey", mode=mode) as program:

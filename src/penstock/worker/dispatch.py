@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 
-from penstock.clock import Clock, to_ns
+from penstock.clock import Clock
 from penstock.errors import PenstockError
 from penstock.message import Delivery
 from penstock.queue import Queue
@@ -109,10 +109,7 @@ class Dispatcher:
             self._hand.give_back([slot])
             self._give_back(job)
             return
-        now_ns = self._clock.now_ns()
-        limit_s = self._options.time_limit_s
-        deadline_ns = None if limit_s is None else now_ns + to_ns(limit_s)
-        if self._hand.place(job, slot, now_ns, deadline_ns):
+        if self._hand.place(job, slot, self._clock.now_ns()):
             self._begin(job)
         else:
             self._give_back(job)

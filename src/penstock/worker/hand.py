@@ -65,13 +65,13 @@ class Hand:
             for job in jobs:
                 self._unsettled[job] = None
 
-    def place(self, job: Job, slot: int, started_at_ns: int, deadline_ns: int | None) -> bool:
+    def place(self, job: Job, slot: int, started_at_ns: int) -> bool:
         """The job starts in a slot, unless it is to go back."""
         with self._changed:
             if self._closed or job.claimed:
                 heapq.heappush(self._free, slot)
                 return False
-            job.slot, job.started_at_ns, job.deadline_ns = slot, started_at_ns, deadline_ns
+            job.slot, job.started_at_ns = slot, started_at_ns
             self._in_slots[slot] = job
             return True
 

@@ -75,10 +75,15 @@ class ProcessRunner:
         assert job.slot is not None
         place = self._places[job.slot]
         with self._lock:
-            process, place.job = place.process, job
-            # One that has just died must not cost this job an attempt: it waits for the next process.
-            place.sent = process is not None and process.ready and not process.ended
-        if place.sent and process is not None:
+            # Whoever decided about it before this has found nothing here to end: it must not begin now.
+            refused, process = job.claimed, place.process
+            if not refused:
+                place.job = job
+                # One that has just died must not cost this job an attempt: it waits for the next process.
+                place.sent = process is not None and process.ready and not process.ended
+        if refused:
+            self._hand.end(job)
+        elif place.sent and process is not None:
             process.send(Work(job.deliveries))
 
     def abandon(self, job: Job) -> None:

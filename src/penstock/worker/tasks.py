@@ -60,6 +60,9 @@ class TaskRunner:
         self._loop.call_soon_threadsafe(self._begin, job)
 
     def _begin(self, job: Job) -> None:
+        if job.claimed:  # By the time limit or a stop, which found no task to cancel.
+            self._hand.end(job)
+            return
         task = self._tasks[job] = self._loop.create_task(self._run(job))
         # Not a finally in the task: one that is cancelled before its first step never gets there.
         task.add_done_callback(lambda _: self._forget(job))

@@ -38,9 +38,10 @@ class ThreadRunner:
     def _run(self, inbox: queue.SimpleQueue[Job | None]) -> None:
         handler, batch = self._handler, self._options.batch
         while (job := inbox.get()) is not None:
-            with running_in(job.context):
-                verdicts = verdicts_of(handler, job.deliveries, batch=batch)
-            self._done(job, verdicts)
+            if not job.claimed:  # By the time limit or a stop, before it came here.
+                with running_in(job.context):
+                    verdicts = verdicts_of(handler, job.deliveries, batch=batch)
+                self._done(job, verdicts)
             self._hand.end(job)
 
     def submit(self, job: Job) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any
 
-from penstock.clock import NS_PER_S, Clock, SystemClock
+from penstock.clock import NS_PER_S, Clock, SystemClock, to_ns
 from penstock.errors import InvalidConfig
 from penstock.message import Delivery
 from penstock.penstock import Penstock
@@ -241,7 +241,9 @@ class Worker:
             return
         self._tally.start(len(job.deliveries))
         self._callbacks.start(job.deliveries)
-        if job.deadline_ns is not None:
+        if self._options.time_limit_s is not None:
+            # From here on: what a callback takes is not the handler's.
+            job.deadline_ns = self._clock.now_ns() + to_ns(self._options.time_limit_s)
             self._limiter.notice(job)
         self._runner.submit(job)
 

@@ -237,12 +237,12 @@ class Engine:
             return self._group.run_merged(kind, items, command)
         return self.durably(lambda: command(items))
 
-    def sync(self) -> None:
-        """Make everything written so far survive a power cut."""
+    def sync(self) -> bool:
+        """Make everything written so far survive a power cut; False if there was nothing to do for that."""
         self.check_usable()
         covered = self.writes
         if covered == self._synced:
-            return
+            return False
         started_ns = self.clock.now_ns()
         try:
             self.kv.sync()
@@ -252,6 +252,7 @@ class Engine:
             raise
         self._synced = max(self._synced, covered)
         self.meter.sync_s.observe(max(0, self.clock.now_ns() - started_ns) / NS_PER_S)
+        return True
 
     # -- what falls due -------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ def _execute(tickets: list[_Ticket], calls: Calls) -> None:
 class GroupCommit:
     """Runs commands so that each returns only once what it wrote is synced."""
 
-    def __init__(self, sync: Callable[[], None], calls: Calls, sizes: Meter) -> None:
+    def __init__(self, sync: Callable[[], bool | None], calls: Calls, sizes: Meter) -> None:
         self._sync = sync
         self._calls = calls
         self._sizes = sizes
@@ -144,8 +144,7 @@ class GroupCommit:
         for kind, neighbours in itertools.groupby(group, key=lambda one: one.kind):
             for part in [list(neighbours)] if kind is not None else [[one] for one in neighbours]:
                 _execute(part, self._calls)
-        self._failure = self._synced()
-        self._sizes.observe(len(group))
+        self._failure = self._synced(len(group))
         self._hand_over(ticket)
 
     def _hand_over(self, ticket: _Ticket) -> None:
@@ -171,9 +170,10 @@ class GroupCommit:
                 self._waiting[0].leads = True
                 self._waiting[0].gate.release()
 
-    def _synced(self) -> Exception | None:
+    def _synced(self, calls: int) -> Exception | None:
         try:
-            self._sync()
+            if self._sync() is not False:  # Then nothing had been written.
+                self._sizes.observe(calls)
         except Exception as error:  # noqa: BLE001 (raised by every caller whose write it was to cover)
             return error
         return None

@@ -46,7 +46,7 @@ def _sweep(backend: Tidied) -> None:
 
 
 class _Regularly(threading.Thread):
-    def __init__(self, what: str, backend: Tidied, every_s: float, act: Callable[[], None]) -> None:
+    def __init__(self, what: str, backend: Tidied, every_s: float, act: Callable[[], object]) -> None:
         super().__init__(name=f"penstock-{what}", daemon=True)
         self._backend = backend
         self._every_s = every_s
