@@ -11,6 +11,7 @@ from penstock.backends.embedded import keys, leases
 from penstock.backends.embedded.checking import evidence
 from penstock.backends.embedded.keys import Meta
 from penstock.codec import frame
+from penstock.kv.base import Loss
 from penstock.message import parse_id
 from tests.unit.memory_system import MemorySystem
 
@@ -52,6 +53,25 @@ def test_a_ready_row_of_a_message_that_left_is_removed_and_counts_nobody_out(wan
         state.unload()
     assert [delivery.payload for delivery in q.lease(wanted)] == [b"2"]
     assert (q.stats().ready, q.stats().leased) == (0, 1)
+    assert system.problems() == []
+
+
+@pytest.mark.parametrize("wanted", [1, 9])
+def test_a_ready_row_that_came_back_hands_out_no_message_that_is_leased(
+    wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = MemorySystem()
+    q = system.create("q")
+    q.enqueue_many([NewMessage(b"1"), NewMessage(b"2")])
+    ready, value = system.rows("ready")[0]
+    held = q.lease(1)
+    system.put("ready", ready, value)
+    for state in system.engine.by_qid.values():
+        state.unload()
+    monkeypatch.setattr(system.store, "losses", lambda: [Loss("ready", "a table was lost")])
+    assert [delivery.payload for delivery in [*q.lease(wanted), *q.lease(wanted)]] == [b"2"]
+    assert [outcome.error for outcome in q.ack([held[0].receipt])] == [None]
+    monkeypatch.undo()
     assert system.problems() == []
 
 

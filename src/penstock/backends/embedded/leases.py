@@ -64,6 +64,8 @@ def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: 
     taken = q.ready.take(txn, count)
     if not taken:
         return None
+    if txn.engine.kv.losses() and not (taken := _without_strays(txn, q, taken)):
+        return []
     read = _read_bodies(txn.engine, q, [row[0][-16:] for _, row in taken])
     bodies = [body for body in read if body is not None]
     if len(bodies) < len(taken):
@@ -248,6 +250,28 @@ def _read_bodies(engine: Engine, q: QueueState, ids: list[bytes]) -> list[bytes 
     if missing:
         bodies += engine.kv.get_many([prefix + raw_id for raw_id in missing], engine.messages)
     return bodies
+
+
+def _without_strays(txn: Transaction, q: QueueState, taken: list[tuple[Lane, Row]]) -> list[tuple[Lane, Row]]:
+    """Where tables were lost, index rows that had been deleted may be back: their messages are elsewhere.
+
+    Nobody counted them, so nothing is counted out.
+    """
+    elsewhere = (StateCode.LEASED, StateCode.DELAYED, StateCode.DEAD, StateCode.DONE)
+    wanted = [keys.state(q.qid, code, row[0][-16:]) for _, row in taken for code in elsewhere]
+    found = txn.engine.kv.get_many(wanted, txn.engine.state)
+    sound = []
+    for n, pair in enumerate(taken):
+        states = found[n * len(elsewhere) : (n + 1) * len(elsewhere)]
+        if not any(states):
+            sound.append(pair)
+            continue
+        key = pair[1][0]
+        txn.changed = True
+        txn.delete(key, txn.engine.ready)
+        if q.settings.fifo and not any(states[:2]):
+            q.ready.unblock(key[4:-24])
+    return sound
 
 
 def _heal_orphans(
