@@ -21,7 +21,7 @@ from penstock.errors import KeyMissing, StoreLocked
 from tests.attached.test_attaching import PATIENCE_S, line, process, tell, until
 
 
-def in_thread(call: Callable[[], Any]) -> Callable[[], Any]:
+def in_thread(call: Callable[[], Any]) -> Callable[..., Any]:
     """Start it; the function that is returned waits for its answer, or raises its error."""
     found: list[Any] = []
 
@@ -34,8 +34,8 @@ def in_thread(call: Callable[[], Any]) -> Callable[[], Any]:
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
 
-    def answer() -> Any:
-        thread.join(PATIENCE_S)
+    def answer(within_s: float = PATIENCE_S) -> Any:
+        thread.join(within_s)
         assert found, "it is still waiting"
         value, error = found[0]
         if error is not None:
@@ -285,7 +285,8 @@ def test_an_owner_that_closes_does_not_wait_for_a_check_that_another_asked_for(t
             report = in_thread(ps.check)
             assert line(owner) == "checking"
             tell(owner)
-            assert within_patience(lambda: line(owner)) == "closed"
+            # Calls look for an owner for ten seconds: less than that, and by far.
+            assert in_thread(lambda: line(owner))(within_s=8.0) == "closed"
             ps.queue("q").enqueue(b"y")
             assert report().ok, "asked again of the next owner"
 
