@@ -26,6 +26,8 @@ _MAGIC = bytes.fromhex("f7cff485b741e288")
 #: A table in RocksDB's own list of them, in which keys are in hexadecimal digits.
 _LISTED = re.compile(r"^ (\d+):", re.MULTILINE)
 _TABLE = re.compile(r"(\d+\.sst)")
+#: How RocksDB says that a table is damaged, gone, or a folder.
+_REFUSALS = ("Corruption", "No such file", "Is a directory")
 #: Bytes of a key that a search for the end of an unreadable part goes by.
 _SEARCHED_BYTES = 24
 
@@ -37,7 +39,7 @@ def named_tables(text: str) -> list[str]:
 
 def refused_tables(text: str) -> list[str]:
     """Those that an opening fails for, being damaged or gone: not for want of memory, files or permission."""
-    return named_tables(text) if "Corruption" in text or "No such file" in text else []
+    return named_tables(text) if any(word in text for word in _REFUSALS) else []
 
 
 def broken_tables(folder: str, live: Iterable[dict[str, Any]]) -> list[str]:
