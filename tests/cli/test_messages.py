@@ -245,7 +245,7 @@ def test_purge_of_one_state_leaves_the_others(cli: Cli) -> None:
         (["enqueue", "emails", "x", "--id", "7"], 2, "not a UUID"),
         (["enqueue", "emails", "x", "--header", "oops"], 2, "has no '='; accepted: --header NAME=VALUE"),
         (["enqueue", "emails", "x", "-H", "a=1", "-H", "a=2"], 2, "header 'a' is given twice"),
-        (["enqueue", "emails", "x", "--throttle", "api"], 1, "throttling"),
+        (["enqueue", "emails", "x", "--throttle", ""], 2, "throttle key"),
         (["enqueue", "emails", "x", "--ttl", "-5"], 2, "not a duration"),
         (["lease", "emails", "--lease", "0"], 2, "lease_s"),
         (["list", "emails", "--state", "asleep"], 2, "asleep"),
@@ -253,9 +253,12 @@ def test_purge_of_one_state_leaves_the_others(cli: Cli) -> None:
         (["due", "--since", "yesterday"], 2, "'yesterday' is not a time; accepted: 2026-11-16"),
         (["move", "emails", "gone", str(uuid.UUID(int=1))], 1, "queue 'gone' does not exist"),
         (["redrive", "emails", "--to", "gone"], 1, "queue 'gone' does not exist"),
-        (["throttles", "set", "api", "--rate", "5"], 1, "throttling"),
-        (["throttles", "get", "api"], 1, "throttling"),
-        (["throttles", "delete", "api"], 1, "throttling"),
+        (["throttles", "set", "api", "--rate", "often"], 2, "'often' is not a rate; accepted: 5 (a second)"),
+        (["throttles", "set", "api", "--rate", "5/y"], 2, "'5/y' is not a rate"),
+        (["throttles", "set", "api", "--rate", "99999999"], 2, "rate_per_s"),
+        (["throttles", "set", "api", "--rate", "5", "--burst", "-1"], 2, "burst"),
+        (["throttles", "get", "api"], 1, "throttle 'api' is not set; set it: penstock throttles set"),
+        (["throttles", "list"], 1, "no throttles"),
     ],
 )
 def test_errors_are_one_line(arguments: list[str], code: int, said: str, cli: Cli) -> None:
@@ -263,3 +266,20 @@ def test_errors_are_one_line(arguments: list[str], code: int, said: str, cli: Cl
     assert said in answer.err
     assert answer.err.count("\n") == 1
     assert answer.out == ""
+
+
+def test_throttles_are_set_shown_and_deleted(cli: Cli) -> None:
+    assert cli("throttles", "set", "api", "--rate", "90/m", "--burst", "3").out == "throttle 'api' set\n"
+    assert cli("throttles", "set", "slow", "--rate", "0.5", "--json").object == {
+        "key": "slow",
+        "rate_per_s": 0.5,
+        "burst": 1,
+        "tokens": 1,
+    }
+    assert cli("throttles", "get", "api", "--json").object["rate_per_s"] == 1.5
+    assert [row["key"] for row in cli("throttles", "list", "--json").objects] == ["api", "slow"]
+    assert "1.5" in cli("throttles", "list").out
+    cli("enqueue", "emails", "--lines", "--throttle", "slow", input="a\nb\n")
+    assert len(cli("lease", "emails", "-n", "5", "--json").objects) == 1
+    assert cli("throttles", "delete", "api").out == "throttle 'api' deleted\n"
+    assert cli("throttles", "delete", "api", "--json", code=1).object == {"key": "api", "deleted": False}

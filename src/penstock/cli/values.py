@@ -1,4 +1,4 @@
-"""What people type for a duration, a moment, a size, a header or a retry policy."""
+"""What people type for a duration, a rate, a moment, a size, a header or a retry policy."""
 
 from __future__ import annotations
 
@@ -40,6 +40,16 @@ def duration(text: str | float) -> float:
     if re.fullmatch(f"(?:{_PART.pattern} *)+", text.strip()):
         return sum(float(part[1]) * _UNITS_S[part[2]] for part in _PART.finditer(text))
     raise typer.BadParameter(f"{text!r} is not a duration; accepted: 30, 1.5s, 250ms, 10m, 2h, 7d")
+
+
+def rate(text: str | float) -> float:
+    """Times a second from 5, 0.5, 100/m, 5000/h, 10/d."""
+    if not isinstance(text, str):
+        return text
+    times, slash, unit = text.strip().partition("/")
+    if re.fullmatch(_NUMBER, times.strip()) and (not slash or unit.strip() in _UNITS_S):
+        return float(times) / (_UNITS_S[unit.strip()] if slash else 1)
+    raise typer.BadParameter(f"{text!r} is not a rate; accepted: 5 (a second), 0.5, 100/m, 5000/h, 10/d")
 
 
 def size(text: str | int) -> int:
