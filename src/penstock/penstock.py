@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import heapq
 import os
 import random
@@ -23,6 +24,7 @@ from penstock.backends.base import (
     QuarantineItem,
     QueueBackend,
     RekeyReport,
+    Throttle,
 )
 from penstock.backends.registry import check_config, naming, open_backend
 from penstock.clock import Clock
@@ -35,7 +37,6 @@ from penstock.errors import (
     QueueAlreadyExists,
     QueueNotFound,
     StorageError,
-    Unsupported,
 )
 from penstock.event import Entry
 from penstock.journal import Journal, Moment, UserState, moment_ns
@@ -331,13 +332,20 @@ class Throttles:
         self._backend = backend
 
     def set(self, key: str, rate_per_s: float, burst: float) -> None:
-        raise Unsupported("throttles.set", "throttling", self._backend.name)
+        """Deliver at most `rate_per_s` messages that name this key, `burst` of them at once."""
+        self._backend.set_throttle(key, rate_per_s, burst)
 
-    def get(self, key: str) -> None:
-        raise Unsupported("throttles.get", "throttling", self._backend.name)
+    def get(self, key: str) -> Throttle | None:
+        """The limit, and what is left of its tokens; None for a key without one."""
+        return self._backend.get_throttle(key)
+
+    def list(self) -> builtins.list[Throttle]:
+        """Every limit, by key."""
+        return self._backend.throttles()
 
     def delete(self, key: str) -> None:
-        raise Unsupported("throttles.delete", "throttling", self._backend.name)
+        """No limit any more."""
+        self._backend.delete_throttle(key)
 
 
 def _with_backend(item: DueItem, name: str) -> DueItem:

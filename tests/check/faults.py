@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from penstock.backends.embedded import keys
+from penstock.backends.embedded.buckets import ThrottleRow
 from penstock.backends.embedded.keys import Due, Meta, StateCode
 from penstock.backends.embedded.rows import (
     MARK,
@@ -461,3 +462,23 @@ def _(raw: Raw) -> None:
 @fault("a row of meta has another version", "row_damaged")
 def _(raw: Raw) -> None:
     raw.put("meta", keys.meta(Meta.USER_STATE, b"user2"), b"\x09?")
+
+
+# -- throttles ----------------------------------------------------------------------------------
+
+
+@fault("a limit does not decode", "throttle_damaged")
+def _(raw: Raw) -> None:
+    key, value = raw.row("meta", lambda key, _: key[0] == Meta.THROTTLE)
+    raw.put("meta", key, value[:-1])
+
+
+@fault("a limit has numbers that cannot be", "throttle_damaged")
+def _(raw: Raw) -> None:
+    row = ThrottleRow(rate_nano=1, burst=2, tokens=3, part=0, at_ns=0)
+    raw.put("meta", keys.meta(Meta.THROTTLE, b"api"), packed(row))
+
+
+@fault("a limit that nobody remembers does not decode", "throttle_damaged")
+def _(raw: Raw) -> None:
+    raw.put("meta", keys.meta(Meta.THROTTLE, b"unheard of"), MARK + b"?")

@@ -45,6 +45,9 @@ def fill(ps: Penstock) -> None:
     for n in range(3):
         ps.journal("w").append([Entry("k", b"entry %d" % n, ["l"], vector=[1.0]), Entry("k2", b"x")])
     ps.state.put("user", b"value")
+    ps.throttles.set("api", rate_per_s=0.5, burst=3)
+    bystander.enqueue_many([NewMessage(b"throttled %d" % n, throttle_keys=["api"]) for n in range(5)])
+    bystander.lease(20, lease_s=600)
 
 
 @contextmanager

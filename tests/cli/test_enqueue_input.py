@@ -130,7 +130,7 @@ def test_jsonl_takes_every_field_and_options_for_the_rest(cli: Cli) -> None:
         (b'{"payload":"secret","delay_s":-1}', "delay_s"),
         (b'{"payload":"secret","headers":{"a":1}}', "$.headers"),
         (b'{"payload":"secret","headers":{"penstock-origin":"secret"}}', "penstock-"),
-        (b'{"payload":"secret","throttle_keys":["api"]}', "throttling"),
+        (b'{"payload":"secret","throttle_keys":[""]}', "throttle key"),
         (b'{"payload":"\xff"}', "UTF-8"),
     ],
 )

@@ -247,7 +247,7 @@ def test_purge_of_one_state_leaves_the_others(cli: Cli) -> None:
         (["enqueue", "emails", "x", "--id", "7"], 2, "not a UUID"),
         (["enqueue", "emails", "x", "--header", "oops"], 2, "has no '='; accepted: --header NAME=VALUE"),
         (["enqueue", "emails", "x", "-H", "a=1", "-H", "a=2"], 2, "header 'a' is given twice"),
-        (["enqueue", "emails", "x", "--throttle", "api"], 1, "throttling"),
+        (["enqueue", "emails", "x", "--throttle", ""], 2, "throttle key"),
         (["enqueue", "emails", "x", "--ttl", "-5"], 2, "not a duration"),
         (["lease", "emails", "--lease", "0"], 2, "lease_s"),
         (["list", "emails", "--state", "asleep"], 2, "asleep"),
@@ -262,9 +262,12 @@ def test_purge_of_one_state_leaves_the_others(cli: Cli) -> None:
         (["cursors", "commit", "emails", "archive", "-3"], 2, "no number below 0 is accepted"),
         (["events", "emails", "--follow", "--every", "0"], 2, "'0' is no interval; accepted: 10ms to 1d"),
         (["stats", "--watch", "--every", "9" * 30 + "d"], 2, "is too long; accepted: up to 3650d"),
-        (["throttles", "set", "api", "--rate", "5"], 1, "throttling"),
-        (["throttles", "get", "api"], 1, "throttling"),
-        (["throttles", "delete", "api"], 1, "throttling"),
+        (["throttles", "set", "api", "--rate", "often"], 2, "'often' is not a rate; accepted: 5 (a second)"),
+        (["throttles", "set", "api", "--rate", "5/y"], 2, "'5/y' is not a rate"),
+        (["throttles", "set", "api", "--rate", "99999999"], 2, "rate_per_s"),
+        (["throttles", "set", "api", "--rate", "5", "--burst", "-1"], 2, "burst"),
+        (["throttles", "get", "api"], 1, "throttle 'api' is not set; set it: penstock throttles set"),
+        (["throttles", "list"], 1, "no throttles"),
     ],
 )
 def test_errors_are_one_line(arguments: list[str], code: int, said: str, cli: Cli) -> None:
@@ -287,3 +290,20 @@ def test_what_was_never_a_receipt_is_shown_by_its_beginning(cli: Cli) -> None:
     answer = cli("ack", "emails", "-", input="z" * 5000, code=1)
     assert max(len(line) for line in answer.lines) < 400
     assert f"{'z' * 59}…  refused" in answer.out
+
+
+def test_throttles_are_set_shown_and_deleted(cli: Cli) -> None:
+    assert cli("throttles", "set", "api", "--rate", "90/m", "--burst", "3").out == "throttle 'api' set\n"
+    assert cli("throttles", "set", "slow", "--rate", "0.5", "--json").object == {
+        "key": "slow",
+        "rate_per_s": 0.5,
+        "burst": 1,
+        "tokens": 1,
+    }
+    assert cli("throttles", "get", "api", "--json").object["rate_per_s"] == 1.5
+    assert [row["key"] for row in cli("throttles", "list", "--json").objects] == ["api", "slow"]
+    assert "1.5" in cli("throttles", "list").out
+    cli("enqueue", "emails", "--lines", "--throttle", "slow", input="a\nb\n")
+    assert len(cli("lease", "emails", "-n", "5", "--json").objects) == 1
+    assert cli("throttles", "delete", "api").out == "throttle 'api' deleted\n"
+    assert cli("throttles", "delete", "api", "--json", code=1).object == {"key": "api", "deleted": False}

@@ -29,6 +29,7 @@ NEEDS: dict[str, Callable[[NewMessage], bool]] = {
     "fairness": lambda m: m.fairness_key != "" or m.weight != 1,
 }
 REFUSED = ("events", "open_cursor", "read_cursor", "commit_cursor", "drop_cursor", "cursors")
+REFUSED_THROTTLES = ("set_throttle", "get_throttle", "throttles", "delete_throttle")
 REFUSED_WORLDS = ("append_entries", "scan_entries", "get_entries", "world_stats", "configure_world")
 
 
@@ -43,6 +44,8 @@ class PlainBackend:
     def __getattr__(self, name: str) -> Any:
         if name in REFUSED or name in REFUSED_WORLDS:
             raise self._unsupported(name, "journal")
+        if name in REFUSED_THROTTLES:
+            raise self._unsupported(name, "throttling")
         return getattr(self._whole, name)
 
     def _unsupported(self, what: str, flag: str) -> Unsupported:

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock import Entry, ManualClock
-from penstock.backends.embedded import encryption, founding, keys, quarantine, rows, worlds
+from penstock.backends.embedded import buckets, encryption, founding, keys, quarantine, rows, worlds
 from penstock.codec import body, entry, frame, sealed
 from penstock.codec.vault import Vault
 from penstock.event import KIND_CODES
@@ -151,6 +151,7 @@ def test_the_offsets_are_those_of_the_struct(heading: str, packed: struct.Struct
         ("keys", encryption.KeysRow),
         ("rekey", encryption.RekeyRow),
         ("quarantine", quarantine.Kept),
+        ("throttle", buckets.ThrottleRow),
     ],
 )
 def test_packed_structures_have_the_parts_of_the_code(name: str, structure: type[msgspec.Struct]) -> None:

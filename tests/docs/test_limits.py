@@ -46,12 +46,8 @@ def test_every_capability_that_is_off_is_listed(ps: Penstock) -> None:
     flags = ps.info().default.capabilities
     off = [flag for flag in flags.__struct_fields__ if not getattr(flags, flag)]
     # Properties of an engine, which no call asks for.
-    assert set(off) - {"persistence", "clustering"} == {"throttling", "consumer_groups"}
+    assert set(off) - {"persistence", "clustering"} == {"consumer_groups"}
     queue = ps.create_queue("q")
-    with pytest.raises(Unsupported, match="throttling"):
-        queue.enqueue(b"", throttle_keys=["api"])
-    with pytest.raises(Unsupported, match="throttling"):
-        ps.throttles.set("api", 1, 1)
     with pytest.raises(Unsupported, match="consumer_groups"):
         queue.lease(group="g")
 

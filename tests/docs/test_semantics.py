@@ -10,10 +10,10 @@ from penstock import errors, message
 from penstock.backends.embedded import sweep
 from penstock.backends.embedded.bulk import SLICE
 from penstock.backends.embedded.housekeeper import SWEEP_EVERY_S
-from penstock.backends.embedded.ready import STARVATION_BOUND
 from penstock.codec.entry import MAX_VECTOR
 from penstock.event import Kind
 from penstock.message import STORED_STATES, TRANSITIONS, State
+from penstock.scheduling.fairness import STARVATION_BOUND
 from penstock.settings import MAX_DURATION_S, QueueSettings
 from tests.docs.pages import DOCS, blocks, section, table
 

@@ -27,7 +27,7 @@ from penstock import (
     QueueSettings,
     State,
 )
-from penstock.backends.embedded import bulk, engine, ready
+from penstock.backends.embedded import bulk, engine, lanes
 from penstock.settings import queue_settings
 from tests.simulation.comparing import (
     agree,
@@ -44,7 +44,7 @@ Settings = dict[str, Any]
 
 
 #: Sizes at which short histories meet what only long ones would: full caches, slices, hints, jobs.
-SMALL_READY: dict[str, Any] = {
+SMALL_LANES: dict[str, Any] = {
     "CACHED_ROWS": 6,
     "CACHED_ROWS_MIN": 2,
     "FILL_ROWS": 3,
@@ -58,7 +58,7 @@ class Simulation(Looking):
 
     def __init__(self) -> None:
         self.small = contextlib.ExitStack()
-        self.small.enter_context(mock.patch.multiple(ready, **SMALL_READY))
+        self.small.enter_context(mock.patch.multiple(lanes, **SMALL_LANES))
         self.small.enter_context(mock.patch.object(bulk, "SLICE", 3))
         self.small.enter_context(mock.patch.object(engine, "DUE_HINT_EVERY", 3))
         self.clock = ManualClock()

@@ -8,7 +8,7 @@ import pytest
 
 from penstock import NewMessage, Queue, StorageError
 from penstock.backends.embedded.keys import SPACES
-from penstock.backends.embedded.ready import FILL_ROWS
+from penstock.backends.embedded.lanes import FILL_ROWS
 from penstock.kv.base import Row, Space
 from penstock.kv.memory import MemoryStore
 from tests.unit.memory_system import MemorySystem

@@ -6,9 +6,11 @@ from unittest import mock
 
 import pytest
 
-from penstock.backends.embedded import keys, ready
+from penstock.backends.embedded import keys, lanes
 from penstock.backends.embedded.keys import Meta
-from penstock.backends.embedded.ready import HINT_EVERY, ReadyIndex
+from penstock.backends.embedded.lanes import HINT_EVERY
+from penstock.backends.embedded.ready import ReadyIndex
+from penstock.scheduling.fairness import LEVELS
 from tests.unit.ready_bench import QID, Bench, lane_of
 
 
@@ -25,7 +27,7 @@ def test_the_head_of_a_consumed_lane_is_written_down_and_survives_reopening() ->
     bench.store.forget()
     assert [order_ns for _, order_ns in bench.take(99)] == list(range(HINT_EVERY, HINT_EVERY + 10))
     assert not any(bench.row(name, 0, 1)[0] <= lower < hint[1:] for lower in bench.store.lowers)
-    assert bench.store.rows_read <= 2 * 10 + ready.LEVELS
+    assert bench.store.rows_read <= 2 * 10 + LEVELS
 
 
 def test_a_row_that_returns_before_the_hint_is_found_after_reopening() -> None:
@@ -50,12 +52,12 @@ def test_hints_of_one_queue_say_nothing_about_another() -> None:
 
 @pytest.mark.parametrize("fifo", [False, True])
 def test_a_lane_that_is_always_drained_is_not_walked_over_after_reopening(fifo: bool) -> None:
-    with mock.patch.multiple(ready, HINT_EVERY=8):
+    with mock.patch.multiple(lanes, HINT_EVERY=8):
         bench, name = Bench(fifo=fifo), (4, "busy")
         for order_ns in range(100):
             bench.add(name, [order_ns])
             assert bench.take(2) == [(name, order_ns)]
-            bench.index.unblock(lane_of(name))
+            bench.index.ended(lane_of(name))
     bench.reopen()
     bench.add(name, [100])
     bench.store.forget()

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.backends.embedded import ready
-from penstock.backends.embedded.ready import DISCOVERY_SLICE, STARVATION_BOUND
+from penstock.backends.embedded import lanes
+from penstock.backends.embedded.lanes import DISCOVERY_SLICE, FILL_ROWS
+from penstock.scheduling.fairness import LEVELS, STARVATION_BOUND
 from tests.unit.ready_bench import Bench, Item, Name, lane_of
 
 # Every row once, in order, whatever is cached, forgotten or written down
@@ -86,7 +87,7 @@ def check_reading(bench: Bench, n: int) -> None:
 def test_every_row_is_handed_out_once_and_in_order_whatever_is_cached_forgotten_or_hinted(
     seed: int, count: int
 ) -> None:
-    with mock.patch.multiple(ready, **SMALL):
+    with mock.patch.multiple(lanes, **SMALL):
         bench = Bench()
         for change in random_changes(random.Random(seed), count):
             apply(bench, change)
@@ -101,7 +102,7 @@ def test_every_row_is_handed_out_once_and_in_order_whatever_is_cached_forgotten_
 @given(seed=st.integers(0, 1 << 32), count=st.integers(0, 60))
 def test_a_fifo_key_has_one_row_out_and_a_returned_row_keeps_its_place(seed: int, count: int) -> None:
     rng = random.Random(seed)
-    with mock.patch.multiple(ready, **SMALL):
+    with mock.patch.multiple(lanes, **SMALL):
         bench, out = Bench(fifo=True), dict[Name, int]()
         for place in range(count):
             what = rng.choice(["add"] * 3 + ["take"] * 3 + ["finish", "return", "return", "delay", "reopen"])
@@ -117,9 +118,9 @@ def test_a_fifo_key_has_one_row_out_and_a_returned_row_keeps_its_place(seed: int
                 out |= dict(taken)
             elif what in ("finish", "return", "delay") and out:
                 name = rng.choice(sorted(out))
-                bench.index.unblock(lane_of(name))
+                bench.index.ended(lane_of(name))
                 if what == "delay":  # A nack with a delay: it leaves one state that blocks for another.
-                    bench.index.block(lane_of(name))
+                    bench.index.started(lane_of(name))
                 elif what == "return":
                     bench.add(name, [out.pop(name)])
                 else:
@@ -127,11 +128,11 @@ def test_a_fifo_key_has_one_row_out_and_a_returned_row_keeps_its_place(seed: int
             elif what == "reopen":
                 bench.reopen()
                 for name in out:
-                    bench.index.block(lane_of(name))
+                    bench.index.started(lane_of(name))
 
 
 def test_a_row_that_falls_behind_a_full_cache_is_not_hidden() -> None:
-    with mock.patch.multiple(ready, CACHED_ROWS=4, CACHED_ROWS_MIN=4):
+    with mock.patch.multiple(lanes, CACHED_ROWS=4, CACHED_ROWS_MIN=4):
         bench = Bench()
         bench.take(1)
         bench.add((4, ""), [10, 11, 12, 13])
@@ -166,8 +167,8 @@ def test_opening_reads_nothing_and_lanes_are_found_a_slice_at_a_time_by_seeking(
     first = bench.take(1)
     assert len(first) == 1
     # A seek and a row for each lane that was found, and the rows of the lane that was served.
-    assert len(bench.store.lowers) <= DISCOVERY_SLICE + 2 * ready.LEVELS + 2
-    assert bench.store.rows_read <= DISCOVERY_SLICE + ready.LEVELS + ready.FILL_ROWS
+    assert len(bench.store.lowers) <= DISCOVERY_SLICE + 2 * LEVELS + 2
+    assert bench.store.rows_read <= DISCOVERY_SLICE + LEVELS + FILL_ROWS
 
     slices = -(-lanes // DISCOVERY_SLICE)
     served = Counter(name for _ in range(slices) for name, _ in bench.take(100))
@@ -188,7 +189,7 @@ def test_no_row_is_handed_out_twice_though_its_lane_was_found_ahead_of_the_other
 
 
 def test_a_lane_that_is_not_discovered_yet_gets_what_is_added_to_it() -> None:
-    with mock.patch.multiple(ready, DISCOVERY_SLICE=1):
+    with mock.patch.multiple(lanes, DISCOVERY_SLICE=1):
         bench = Bench()
         for n in range(10):
             bench.add((4, str(n)), [n])
@@ -213,7 +214,7 @@ class Turns:
         waiting = Counter(name[0] for name, _ in self.bench.live)
         taken = self.bench.take(count)
         for name, _ in taken:
-            for level in range(ready.LEVELS):
+            for level in range(LEVELS):
                 self.unserved[level] = self.unserved[level] + 1 if waiting[level] and level != name[0] else 0
                 assert self.unserved[level] < STARVATION_BOUND, f"priority {level} starves"
             waiting[name[0]] -= 1
@@ -273,7 +274,7 @@ def test_after_reopening_with_many_lanes_the_lowest_priority_is_served_from_the_
 
 
 def test_lanes_that_are_not_discovered_yet_go_before_those_of_lower_priorities() -> None:
-    with mock.patch.multiple(ready, DISCOVERY_SLICE=2):
+    with mock.patch.multiple(lanes, DISCOVERY_SLICE=2):
         bench = Bench()
         for n in range(10):
             bench.add((9, f"key-{n}"), [n])

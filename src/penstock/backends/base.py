@@ -43,6 +43,15 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     durability: str
 
 
+class Throttle(msgspec.Struct, frozen=True):
+    """A limit: so many deliveries a second, `burst` of them at once at most; `tokens` are left now."""
+
+    key: str
+    rate_per_s: float
+    burst: int
+    tokens: float
+
+
 class BackendInfo(msgspec.Struct, frozen=True, kw_only=True):
     """What a backend is and where it keeps its data.
 
@@ -279,6 +288,20 @@ class QueueBackend(Protocol):
     def get_state(self, key: str) -> bytes | None: ...
 
     def delete_state(self, key: str) -> None: ...
+
+    # -- token buckets, shared by all queues
+
+    def set_throttle(self, key: str, rate_per_s: float, burst: float) -> None:
+        """Limit deliveries of messages that name the key; what it has left stays, a new one starts full."""
+        ...
+
+    def get_throttle(self, key: str) -> Throttle | None: ...
+
+    def throttles(self) -> list[Throttle]:
+        """By key."""
+        ...
+
+    def delete_throttle(self, key: str) -> None: ...
 
     # -- the backend itself
 

@@ -256,6 +256,13 @@ STATS_OF_ONE = (
     Column("durability", field("durability")),
 )
 
+THROTTLES = (
+    Column("throttle", field("key"), style="bold", flexible=True),
+    Column("rate/s", lambda row: f"{row['rate_per_s']:,.6g}", right=True),
+    Column("burst", number("burst"), right=True),
+    Column("left", lambda row: f"{row['tokens']:,.1f}".removesuffix(".0"), right=True),
+)
+
 CURSORS = (
     Column("cursor", field("name"), style="bold", flexible=True),
     Column("position", number("position"), right=True),

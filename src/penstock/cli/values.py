@@ -1,4 +1,4 @@
-"""What people type for a duration, a moment, a size, a header or a retry policy."""
+"""What people type for a duration, a rate, a moment, a size, a header or a retry policy."""
 
 from __future__ import annotations
 
@@ -73,6 +73,16 @@ def interval(text: str | float) -> float:
             f"{text!r:.40} is no interval; accepted: {INTERVAL_MIN_S * 1000:.0f}ms to 1d"
         )
     return found
+
+
+def rate(text: str | float) -> float:
+    """Times a second from 5, 0.5, 100/m, 5000/h, 10/d."""
+    if not isinstance(text, str):
+        return text
+    times, slash, unit = text.strip().partition("/")
+    if re.fullmatch(_NUMBER, times.strip()) and (not slash or unit.strip() in _UNITS_S):
+        return float(times) / (_UNITS_S[unit.strip()] if slash else 1)
+    raise typer.BadParameter(f"{text!r} is not a rate; accepted: 5 (a second), 0.5, 100/m, 5000/h, 10/d")
 
 
 def size(text: str | int) -> int:

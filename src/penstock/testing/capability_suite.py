@@ -157,6 +157,7 @@ class CapabilitySuite(BackendCase):
         assert refused_alone(ps, q, NewMessage(throttle_keys=["k"]), "throttling")
         assert call_refused(ps, lambda: ps.throttles.set("k", rate_per_s=1, burst=1), "throttling")
         assert call_refused(ps, lambda: ps.throttles.get("k"), "throttling")
+        assert call_refused(ps, ps.throttles.list, "throttling")
         assert call_refused(ps, lambda: ps.throttles.delete("k"), "throttling")
 
     @refuses("journal")

@@ -64,7 +64,14 @@ PROOFS: dict[str, Proof] = {
         ),
         off=("test_a_key_or_weight_is_refused_without_fairness",),
     ),
-    "throttling": Proof(off=("test_throttles_are_refused_without_throttling",)),
+    "throttling": Proof(
+        on=(
+            "test_over_hours_a_key_is_delivered_at_its_rate",
+            "test_a_message_with_several_keys_takes_a_token_of_each_or_none",
+            "test_a_throttled_message_blocks_no_other_of_its_own_key_either",
+        ),
+        off=("test_throttles_are_refused_without_throttling",),
+    ),
     "journal": Proof(
         on=(
             "test_events_are_numbered_from_one_without_a_gap",

@@ -13,6 +13,7 @@ from penstock.testing.admin_suite import AdminSuite
 from penstock.testing.bulk_suite import MoveSuite, PurgeSuite
 from penstock.testing.capability_suite import CapabilitySuite
 from penstock.testing.compression_suite import CompressionSuite
+from penstock.testing.concurrency_suite import ConcurrencySuite
 from penstock.testing.cursor_suite import CursorSuite
 from penstock.testing.deadletter_suite import DeadLetterSuite
 from penstock.testing.dedup_suite import DedupSuite
@@ -37,6 +38,7 @@ from penstock.testing.state_suite import StateSuite
 from penstock.testing.stats_suite import StatsSuite
 from penstock.testing.sweep_suite import SweepSuite
 from penstock.testing.thread_suite import ThreadSuite
+from penstock.testing.throttle_suite import ThrottleSuite
 from penstock.testing.time_suite import TimeSuite
 from penstock.testing.transition_suite import TransitionSuite
 from penstock.testing.upsert_suite import UpsertSuite
@@ -62,6 +64,8 @@ class BackendSuite(
     DueSuite,
     PrioritySuite,
     FairnessSuite,
+    ThrottleSuite,
+    ConcurrencySuite,
     FifoSuite,
     TransitionSuite,
     JournalSuite,

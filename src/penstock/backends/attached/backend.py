@@ -27,6 +27,7 @@ from penstock.backends.base import (
     QueueBackend,
     QueueStats,
     RekeyReport,
+    Throttle,
 )
 from penstock.codec.body import check_message
 from penstock.codec.entry import check_entry
@@ -356,6 +357,18 @@ class AttachedBackend:
 
     def delete_state(self, key: str) -> None:
         self._call("delete_state", key)
+
+    def set_throttle(self, key: str, rate_per_s: float, burst: float) -> None:
+        self._call("set_throttle", key, rate_per_s, burst)
+
+    def get_throttle(self, key: str) -> Throttle | None:
+        return cast("Throttle | None", self._call("get_throttle", key))
+
+    def throttles(self) -> list[Throttle]:
+        return cast("list[Throttle]", self._call("throttles"))
+
+    def delete_throttle(self, key: str) -> None:
+        self._call("delete_throttle", key)
 
     def health(self) -> BackendHealth:
         return cast(BackendHealth, self._call("health"))

@@ -44,6 +44,8 @@ REPEATABLE = frozenset(
         "get_entries",
         "world_stats",
         "get_state",
+        "get_throttle",
+        "throttles",
         "info",
         "health",
         "check",

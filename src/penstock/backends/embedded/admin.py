@@ -22,7 +22,7 @@ from penstock.settings import QueueSettings, queue_settings
 T = TypeVar("T")
 
 #: Settings whose machinery this version does not have: refused, never ignored.
-_NOT_YET = ("max_leased", "max_leased_per_key", "on_enqueue", "on_failure")
+_NOT_YET = ("on_enqueue", "on_failure")
 
 #: Before the number of a queue in the flags of a system entry: what a lost row is made anew from.
 NUMBER_FLAG = "number:"
@@ -129,7 +129,7 @@ class Admin:
                 self._put(txn, q.qid, settings)
                 self._note(txn, ("queue_updated", QueueState(q.qid, settings, engine.lock)))
                 txn.answered(True)
-            q.settings = settings
+            q.change(settings)
             return True
 
     def delete(self, name: str) -> None:
@@ -180,7 +180,7 @@ class Admin:
             for q in created:
                 self._adopt(q)
             for settings in by_name.values():
-                engine.queues[settings.name].settings = settings
+                engine.queues[settings.name].change(settings)
 
     # -- steps ----------------------------------------------------------------------------------
 

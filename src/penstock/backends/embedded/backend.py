@@ -23,6 +23,7 @@ from penstock.backends.base import (
     QueueMetrics,
     QueueStats,
     RekeyReport,
+    Throttle,
 )
 from penstock.backends.embedded import calls, history, keys, leases, quarantine, reads
 from penstock.backends.embedded.admin import Admin
@@ -42,6 +43,7 @@ from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rekey import Rekey
 from penstock.backends.embedded.rows import MARK, unmarked
 from penstock.backends.embedded.sweep import apply_waiting
+from penstock.backends.embedded.throttles import Throttles
 from penstock.backends.embedded.upkeep import Upkeep
 from penstock.backends.embedded.worlds import Worlds
 from penstock.capabilities import Capabilities
@@ -82,6 +84,7 @@ CAPABILITIES = Capabilities(
     batch_operations=True,
     delay=True,
     fairness=True,
+    throttling=True,
     journal=True,
     fifo=True,
 )
@@ -114,8 +117,9 @@ class EmbeddedBackend:
         self._worlds = Worlds(self._engine)
         self._admin = Admin(self._engine, self._worlds, self.name)
         self._admin.load()
-        self._enqueuer = Enqueuer(self._engine, self.name)
+        self._enqueuer = Enqueuer(self._engine)
         self._polling = Polling(self._engine)
+        self._throttles = Throttles(self._engine, self._worlds)
         self._bulk = Bulk(self._engine)
         self._rekey = Rekey(self._engine)
         self._checkup = Checkup(self._engine, self._worlds, self._admin)
@@ -344,6 +348,20 @@ class EmbeddedBackend:
                 txn.answered(None)
 
         self._engine.durably(command)
+
+    # -- throttles ------------------------------------------------------------------------------
+
+    def set_throttle(self, key: str, rate_per_s: float, burst: float) -> None:
+        self._engine.durably(lambda: self._throttles.set(key, rate_per_s, burst))
+
+    def get_throttle(self, key: str) -> Throttle | None:
+        return self._throttles.get(key)
+
+    def throttles(self) -> list[Throttle]:
+        return self._throttles.all()
+
+    def delete_throttle(self, key: str) -> None:
+        self._engine.durably(lambda: self._throttles.delete(key))
 
     # -- the backend itself ---------------------------------------------------------------------
 

@@ -14,6 +14,8 @@ def complaints(engine: Engine) -> Iterator[str]:
     """One sentence each. Call it with the lock held."""
     for name, why in engine.damaged.items():
         yield f"queue {name!r} is damaged: {why}"
+    for key, why in engine.buckets.damaged.items():
+        yield f"throttle {key!r} is damaged, and closed: {why}; set it again, or run check with repair"
     for what in engine.kv.damage():
         yield f"{what}: run check with repair"
     for number in history.queues_with_cursors(engine):

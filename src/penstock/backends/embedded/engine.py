@@ -19,6 +19,7 @@ from types import FrameType, TracebackType
 from typing import Literal, TypeVar
 
 from penstock.backends.embedded import keys
+from penstock.backends.embedded.buckets import Buckets
 from penstock.backends.embedded.calls import Calls
 from penstock.backends.embedded.group_commit import GroupCommit
 from penstock.backends.embedded.keys import Due, Meta
@@ -31,6 +32,7 @@ from penstock.errors import BackendUnavailable, QueueNotFound, StorageCorrupt, S
 from penstock.event import Kind
 from penstock.ids import IdGenerator
 from penstock.kv.base import Store
+from penstock.scheduling.throttle import Bucket
 
 log = logging.getLogger("penstock")
 
@@ -88,6 +90,7 @@ class Engine:
         self.write_failure: BaseException | None = None
         self.writes = 0
         self._synced = 0
+        self.buckets = Buckets(self)
         self.calls = Calls()
         self.meter = StoreMeter()
         self._group = GroupCommit(self.sync, self.calls, self.meter.group_sizes)
@@ -254,6 +257,15 @@ class Engine:
         self.meter.sync_s.observe(max(0, self.clock.now_ns() - started_ns) / NS_PER_S)
         return True
 
+    def bucket_changed(self, bucket: Bucket) -> None:
+        """It may have tokens earlier than the queues think: those that wait for some look again."""
+        now_ns = self.clock.now_ns()
+        for q in self.by_qid.values():
+            if q.loaded:
+                q.ready.bucket_changed(bucket, now_ns)
+        for q in self.waiting:
+            q.arrived.notify_all()
+
     # -- what falls due -------------------------------------------------------------------------
 
     def earliest_due_ns(self) -> int:
@@ -317,6 +329,8 @@ class Transaction:
         self.changed = False
         self.earliest_put: dict[Due, int] = {}
         self.due_deletions: dict[Due, int] = {}
+        #: Buckets whose tokens changed: they are part of this write.
+        self.drawn: set[Bucket] = set()
         self._marked: dict[int, QueueState] = {}
         #: queue, which rate, how many: counted once they are written.
         self.rates: list[tuple[QueueState, int, int]] = []
@@ -411,6 +425,8 @@ class Transaction:
     def _finish(self) -> None:
         for kind, count in self.due_deletions.items():
             self.engine.count_due_deletions(self, kind, count)
+        for bucket in self.drawn:
+            self.engine.buckets.write(self, bucket)
         for q in self._marked.values():
             self.put_counters(q)
 
@@ -431,6 +447,7 @@ class Transaction:
         """Memory follows the store again: whatever this write had changed is read anew."""
         engine = self.engine
         engine.next_number = None
+        engine.buckets.forget()
         for q in engine.by_qid.values():
             q.unload()
         engine.read_anew(engine.load_due_hints)

@@ -29,7 +29,6 @@ from penstock.errors import (
     MessageLeased,
     PenstockError,
     StorageCorrupt,
-    Unsupported,
     as_answer,
 )
 from penstock.event import Kind
@@ -67,9 +66,8 @@ _Shape = tuple[bytes, bytes, bytes, bytes, list[Row]]
 class Enqueuer:
     """Enqueues into one store."""
 
-    def __init__(self, engine: Engine, backend: str) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._backend = backend
         self._common: dict[tuple[str, int, int, bool], _Common] = {}
 
     def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
@@ -263,8 +261,6 @@ class Enqueuer:
         if not isinstance(m, NewMessage):
             raise _not_a_message(m)
         check_message(m)
-        if m.throttle_keys:
-            raise Unsupported("throttle_keys", "throttling", self._backend)
         if q.settings.fifo and (m.delay_s or m.priority != DEFAULT_PRIORITY):
             raise InvalidMessage(
                 f"queue {q.name!r} is fifo: a message's own delay_s or priority would break its order"

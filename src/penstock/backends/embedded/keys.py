@@ -56,6 +56,7 @@ class Meta(enum.IntEnum):
     QUARANTINE = 15
     REINDEX = 16
     CALL = 17
+    THROTTLE = 18
 
 
 def u16(n: int) -> bytes:
@@ -85,6 +86,16 @@ def lane(priority: int, fairness_key: bytes, throttle_keys: tuple[bytes, ...]) -
 
 def lane_fairness_key(lane_bytes: bytes) -> str:
     return lane_bytes[3 : 3 + int.from_bytes(lane_bytes[1:3], "big")].decode()
+
+
+def lane_throttle_keys(lane_bytes: bytes) -> list[str]:
+    at = 5 + int.from_bytes(lane_bytes[1:3], "big")
+    found = []
+    while at < len(lane_bytes):
+        end = at + 2 + int.from_bytes(lane_bytes[at : at + 2], "big")
+        found.append(lane_bytes[at + 2 : end].decode(errors="replace"))
+        at = end
+    return found
 
 
 def lanes_of_key(priority: int, fairness_key: bytes) -> bytes:

@@ -14,11 +14,11 @@ from penstock.backends.embedded.checking.view import View
 from penstock.backends.embedded.deadletter import kill
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Due, StateCode
+from penstock.backends.embedded.lanes import Lane
 from penstock.backends.embedded.lookup import NO_BODY, Found, ready_found
 from penstock.backends.embedded.meters import ACKED, FAILED
 from penstock.backends.embedded.quarantine import keep
 from penstock.backends.embedded.queue_state import QueueState
-from penstock.backends.embedded.ready import Lane
 from penstock.backends.embedded.rows import (
     LEASED_HEAD,
     NO_TIME,
@@ -28,6 +28,7 @@ from penstock.backends.embedded.rows import (
     encode_state,
     leased_tail,
     since_until,
+    state_lane,
 )
 from penstock.backends.embedded.transitions import drop_bodies, enter, enter_ready, leave
 from penstock.clock import to_ns
@@ -73,8 +74,10 @@ def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: 
         if not taken:
             return []
     until_ns = txn.now_ns + lease_ns
-    granted = _grant(txn, q, taken, bodies, until_ns, consumer)
     try:
+        if q.settings.fifo:
+            taken, bodies = _with_tokens(txn, q, taken, bodies)
+        granted = _grant(txn, q, taken, bodies, until_ns, consumer) if taken else []
         return _deliveries(q, granted, txn.now_ns, until_ns, consumer)
     except (struct.error, msgspec.DecodeError, UnicodeDecodeError, StorageCorrupt) as error:
         damaged = [row for (_, row), body in zip(taken, bodies, strict=True) if not _decodes(body)]
@@ -125,6 +128,27 @@ class _Granted(NamedTuple):
     body: bytes
 
 
+def _with_tokens(
+    txn: Transaction, q: QueueState, taken: list[tuple[Lane, Row]], bodies: list[bytes]
+) -> tuple[list[tuple[Lane, Row]], list[bytes]]:
+    """Those that need no tokens, or get them: what a fifo line throttles is known by its bodies alone.
+
+    An expired one needs none: it is on its way out.
+    """
+    kept = [
+        (pair, body)
+        for pair, body in zip(taken, bodies, strict=True)
+        if 0 < int.from_bytes(pair[1][1][8:16], "big") <= txn.now_ns
+        or q.ready.draw(txn, *pair, decode_variable(_variable(body))[2])
+    ]
+    return [pair for pair, _ in kept], [body for _, body in kept]
+
+
+def _variable(body: bytes) -> bytes:
+    length = FIXED.unpack_from(body)[-1]
+    return body[FIXED_BYTES : FIXED_BYTES + length]
+
+
 def _grant(
     txn: Transaction,
     q: QueueState,
@@ -171,7 +195,7 @@ def _grant(
         txn.put_due(Due.LEASE, until_ns, q.qid, ids)
         txn.record(q, Kind.LEASED, ids, _column([one.attempt for one in granted]), until_ns, consumer)
     if expired:
-        _expire_taken(txn, q, taken, expired)
+        _expire_taken(txn, q, taken, set(expired))
     return granted
 
 
@@ -219,14 +243,14 @@ def _deliveries(
 
 
 def _expire_taken(
-    txn: Transaction, q: QueueState, taken: list[tuple[Lane, Row]], expired: list[bytes]
+    txn: Transaction, q: QueueState, taken: list[tuple[Lane, Row]], expired: set[bytes]
 ) -> None:
-    drop_bodies(txn, q, expired, q.counters.next_seq)
-    txn.record(q, Kind.EXPIRED, expired)
-    if q.settings.fifo:
-        for lane, (key, _) in taken:
-            if key[-16:] in expired:
-                q.ready.unblock(lane.lane)
+    gone = [(lane, key[-16:]) for lane, (key, _) in taken if key[-16:] in expired]
+    ids = [raw_id for _, raw_id in gone]
+    drop_bodies(txn, q, ids, q.counters.next_seq)
+    txn.record(q, Kind.EXPIRED, ids)
+    for lane, _ in gone:
+        q.ready.undelivered(txn, lane)
 
 
 def _column(values: list[int]) -> Column:
@@ -281,7 +305,8 @@ def _heal_orphans(
 
     Whether a message was counted is what the journal knows: its body may be lost, or it left long ago.
     """
-    orphans = [row for (_, row), body in zip(taken, bodies, strict=True) if body is None]
+    lost_pairs = [pair for pair, body in zip(taken, bodies, strict=True) if body is None]
+    orphans = [row for _, row in lost_pairs]
     view = View(txn.engine.kv, txn.engine)
     evidence = last_events(view, q, [key[-16:] for key, _ in orphans], HEAL_EVENTS)
     view.release()
@@ -291,8 +316,8 @@ def _heal_orphans(
             txn.delete(keys.state(q.qid, StateCode.READY, key[-16:]), txn.engine.state)
         if expires_ns := int.from_bytes(value[8:16], "big"):
             txn.delete_due(Due.TTL, expires_ns, q.qid, key[-16:])
-        if q.settings.fifo:
-            q.ready.unblock(key[4:-24])
+    for lane, _ in lost_pairs:
+        q.ready.undelivered(txn, lane)
     lost = sum(evidence.alive(key[-16:]) for key, _ in orphans)
     q.counters.counts[StateCode.READY] -= min(lost, q.counters.counts[StateCode.READY])
     txn.record(q, Kind.REPAIRED, [key[-16:] for key, _ in orphans], reason="ready row without a body")
@@ -350,10 +375,7 @@ def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcom
     txn.rates.append((q, ACKED, len(ids)))
     leased = b"".join([raw[13:21] for _, _, raw in held])
     txn.timings.append((q.meter.services, struct.unpack(f">{len(held)}Q", leased)))
-    if q.settings.fifo:
-        for _, _, raw in held:
-            q.ready.unblock(decode_state(raw).lane)
-        q.arrived.notify(len(ids))
+    q.left_flight(StateCode.LEASED, len(ids), (state_lane(raw) for _, _, raw in held))
     return outcomes
 
 

@@ -84,11 +84,10 @@ class Polling:
             lease_ns = to_ns(q.settings.lease_s if lease_s is None else lease_s)
             deliveries: list[Delivery] = []
             looked = 0
-            while len(deliveries) < max_messages and counts[StateCode.READY] > 0:
-                wanted = max_messages - len(deliveries)
+            while counts[StateCode.READY] > 0 and (wanted := q.room(max_messages - len(deliveries))):
                 more = leases.lease(txn, q, wanted, lease_ns, consumer)
                 if more is None:
-                    break  # What is ready is blocked: a fifo key has a message in flight.
+                    break  # What is ready has to wait: for tokens, or for others of its key.
                 deliveries += more
                 looked += wanted
                 if looked - len(deliveries) >= SLICE:
@@ -103,13 +102,14 @@ class Polling:
         with engine.lock:
             engine.check_usable()
             q = engine.queue(queue)
-            until_ns = min(deadline_ns, engine.earliest_due_ns())
-            if q.lease_may_succeed() or until_ns <= engine.clock.now_ns():
+            now_ns = engine.clock.now_ns()
+            until_ns = min(deadline_ns, engine.earliest_due_ns(), q.next_release_ns())
+            if q.lease_may_succeed(now_ns) or until_ns <= now_ns:
                 return
             engine.waiting.add(q)
             q.waiters += 1
             try:
-                engine.clock.wait(q.arrived, until_ns - engine.clock.now_ns())
+                engine.clock.wait(q.arrived, until_ns - now_ns)
             finally:
                 q.waiters -= 1
                 if not q.waiters:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.backends.embedded import keys
@@ -14,10 +14,15 @@ from penstock.backends.embedded.ready import ReadyIndex
 from penstock.backends.embedded.rows import Counters, CursorRow, decode_counters, decode_cursor, decode_state
 from penstock.errors import StorageCorrupt
 from penstock.message import DEFAULT_PRIORITY
+from penstock.scheduling.throttle import NEVER_NS
 from penstock.settings import QueueSettings
 
 if TYPE_CHECKING:
     from penstock.backends.embedded.engine import Engine
+
+
+#: States of a message that is in flight; in a fifo queue, one that waits for its retry is too.
+_IN_FLIGHT = (StateCode.LEASED, StateCode.DELAYED)
 
 
 class QueueState:
@@ -44,15 +49,21 @@ class QueueState:
         self.required = self._required_cursors(engine)
         #: No body is held before this one: they are held, and freed, in the order of events.
         self.held_from = self.prefix
-        self.ready = ReadyIndex(engine, self.qid, fifo=self.settings.fifo)
-        if self.settings.fifo:
-            for code in (StateCode.LEASED, StateCode.DELAYED):
-                prefix = keys.state_prefix(self.qid, code)
-                for _, value in engine.kv.scan(engine.state, prefix, keys.after_prefix(prefix)):
-                    with contextlib.suppress(StorageCorrupt):  # A damaged one blocks no key: check names it.
-                        self.ready.block(decode_state(value).lane)
+        self._load_ready(engine)
         self.runs, self.pending = [], 0
         self.loaded = True
+
+    def _load_ready(self, engine: Engine) -> None:
+        """Where keys are limited, what is in flight of each is counted: as many rows as are in flight."""
+        settings = self.settings
+        self.ready = ReadyIndex(engine, self.qid, fifo=settings.fifo, per_key=settings.max_leased_per_key)
+        if not self.limits_keys:
+            return
+        for code in _IN_FLIGHT if settings.fifo else _IN_FLIGHT[:1]:
+            prefix = keys.state_prefix(self.qid, code)
+            for _, value in engine.kv.scan(engine.state, prefix, keys.after_prefix(prefix)):
+                with contextlib.suppress(StorageCorrupt):  # A damaged one blocks no key: check names it.
+                    self.ready.started(decode_state(value).lane)
 
     def _stored_counters(self, engine: Engine) -> Counters:
         raw = engine.kv.get(keys.meta(Meta.COUNTERS, self.prefix), engine.meta)
@@ -76,13 +87,45 @@ class QueueState:
                 required[key[5:].decode(errors="replace")] = row.position
         return required
 
+    def change(self, settings: QueueSettings) -> None:
+        """New settings: those who wait may find that they need not."""
+        if settings.max_leased_per_key != self.settings.max_leased_per_key:
+            self.unload()
+        if settings != self.settings:
+            self.settings = settings
+            self.arrived.notify_all()
+
     def unload(self) -> None:
         self.loaded = False
         self.runs, self.pending = [], 0
 
-    def lease_may_succeed(self) -> bool:
-        """Something may be ready, and not only behind fifo keys in flight."""
-        return self.counters.counts[StateCode.READY] > 0 and self.ready.may_have_next()
+    def room(self, wanted: int) -> int:
+        """How many more may be leased, up to what is wanted."""
+        most = self.settings.max_leased
+        return wanted if most is None else max(0, min(wanted, most - self.counters.counts[StateCode.LEASED]))
+
+    def lease_may_succeed(self, now_ns: int) -> bool:
+        """Something may be ready that nothing stands in the way of."""
+        ready = self.counters.counts[StateCode.READY] > 0
+        return ready and self.room(1) > 0 and self.ready.may_have_next(now_ns)
+
+    def next_release_ns(self) -> int:
+        """A time before which nothing is handed out that only waits for tokens."""
+        return self.ready.next_release_ns() if self.room(1) else NEVER_NS
+
+    @property
+    def limits_keys(self) -> bool:
+        return self.settings.fifo or self.settings.max_leased_per_key is not None
+
+    def left_flight(self, code: StateCode, count: int, lanes: Iterable[bytes]) -> None:
+        """Messages of these lanes are leased, or wait for their retry, no more: others may go."""
+        if code == StateCode.DELAYED and not self.settings.fifo:
+            return
+        if self.limits_keys:
+            for lane in lanes:
+                self.ready.ended(lane)
+        if self.limits_keys or self.settings.max_leased is not None:
+            self.arrived.notify(count)
 
     def lane(self, priority: int, fairness_key: str, throttle_keys: Sequence[str]) -> bytes:
         """The lane of a message. A fifo key is one lane: its order holds whatever else differs."""

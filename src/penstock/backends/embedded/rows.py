@@ -107,6 +107,11 @@ def decode_state(raw: bytes) -> StateRow:
         raise StorageCorrupt(f"state row does not decode: {error}") from error
 
 
+def state_lane(raw: bytes) -> bytes:
+    """The lane of a state row, without decoding the rest."""
+    return raw[STATE_ROW_BYTES : STATE_ROW_BYTES + int.from_bytes(raw[47:49], "big")]
+
+
 def encode_ready(weight: int, attempts: int, expires_at_ns: int, *, has_row: bool) -> bytes:
     return READY_ROW.pack(ROW_VERSION, has_row, weight, attempts, expires_at_ns)
 

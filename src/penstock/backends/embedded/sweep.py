@@ -108,8 +108,9 @@ def release_for(engine: Engine, queue: str, wanted: int) -> None:
 
 def _may_gain(engine: Engine, queue: str, kind: Due, wanted: int) -> bool:
     with engine.lock:
-        counts = engine.queue(queue).counters.counts
-        if counts[StateCode.READY] >= wanted:
+        q = engine.queue(queue)
+        counts = q.counters.counts
+        if counts[StateCode.READY] >= wanted and q.lease_may_succeed(engine.clock.now_ns()):
             return False
         if kind == Due.DELAY:
             return counts[StateCode.DELAYED] > 0

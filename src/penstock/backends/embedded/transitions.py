@@ -39,9 +39,8 @@ def leave(txn: Transaction, q: QueueState, found: Found) -> None:
     if row.expires_at_ns and found.code in WAITING:
         txn.delete_due(Due.TTL, row.expires_at_ns, q.qid, raw_id)
     q.counters.counts[found.code] -= 1
-    if q.settings.fifo and found.code in (StateCode.LEASED, StateCode.DELAYED):
-        q.ready.unblock(row.lane)
-        q.arrived.notify()
+    if found.code in (StateCode.LEASED, StateCode.DELAYED):
+        q.left_flight(found.code, 1, [row.lane])
 
 
 def enter_ready(txn: Transaction, q: QueueState, raw_id: bytes, row: StateRow, *, fresh: bool) -> None:
@@ -72,7 +71,7 @@ def enter(txn: Transaction, q: QueueState, raw_id: bytes, code: StateCode, row: 
         txn.put_due(Due.TTL, row.expires_at_ns, q.qid, [raw_id])
     q.counters.counts[code] += 1
     if q.settings.fifo and code in (StateCode.LEASED, StateCode.DELAYED):
-        q.ready.block(row.lane)
+        q.ready.started(row.lane)
 
 
 def drop_bodies(txn: Transaction, q: QueueState, raw_ids: list[bytes], first_seq: int) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.admin import decode_queue
+from penstock.backends.embedded.buckets import decode_throttle
 from penstock.backends.embedded.checking.findings import Finding, Findings
 from penstock.backends.embedded.checking.recount import recount, stored_counters
 from penstock.backends.embedded.checking.view import View
@@ -58,6 +59,7 @@ class Catalogue:
             Meta.NEXT_NUMBER: self._number,
             Meta.QUARANTINE: self._kept,
             Meta.USER_STATE: self._marked,
+            Meta.THROTTLE: self._throttle,
         }
         for row in view.rows("meta", b"", None):
             kind = row[0][0] if row[0] else -1
@@ -149,6 +151,13 @@ class Catalogue:
         self._highest = max(self._highest, int.from_bytes(row[0][1:5], "big"), job.qid)
         if job.what == "drop":
             self.dropping.add(job.qid)
+
+    def _throttle(self, row: Row) -> None:
+        try:
+            decode_throttle(row[1])
+            row[0][1:].decode()
+        except (StorageCorrupt, UnicodeDecodeError) as error:
+            self._say("throttle_damaged", str(error), row)
 
     def _due_hint(self, row: Row) -> None:
         if len(row[0]) != 2 or row[0][1] not in frozenset(Due) or len(row[1]) != 9:

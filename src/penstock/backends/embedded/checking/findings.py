@@ -53,6 +53,7 @@ SEVERITIES = {
     "queue_damaged": "damage",
     "world_damaged": "damage",
     "cursor_damaged": "damage",
+    "throttle_damaged": "damage",
     "row_damaged": "damage",
     "unreadable": "damage",
     "lost": "damage",

@@ -11,6 +11,7 @@ import msgspec
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.admin import NUMBER_FLAG, QueueRow, decode_queue
 from penstock.backends.embedded.checking.findings import Finding
+from penstock.backends.embedded.checking.mend_throttles import mend_throttle
 from penstock.backends.embedded.checking.recount import stored_counters
 from penstock.backends.embedded.checking.view import View
 from penstock.backends.embedded.engine import Engine, Transaction
@@ -47,6 +48,7 @@ class CatalogueMender:
             "world_damaged": self._world,
             "orphan_rows": self._orphans,
             "cursor_damaged": self._cursor,
+            "throttle_damaged": lambda txn, finding: mend_throttle(txn, self._worlds, finding),
             "next_number": self._next_number,
         }
         with self._engine.lock, self._engine.transaction() as txn:

@@ -38,6 +38,7 @@ _STAGES = (
             "world_damaged",
             "orphan_rows",
             "cursor_damaged",
+            "throttle_damaged",
             "row_damaged",
             "row_unknown",
             "key_malformed",
@@ -104,6 +105,7 @@ class Repair:
         with engine.lock:
             # Whatever memory had of the rows that were mended is read anew.
             self._admin.load()
+            engine.buckets.forget()
             engine.load_due_hints()
             engine.next_number = None
 

@@ -29,6 +29,7 @@ _META_BYTES: dict[int, tuple[int, int | None]] = {
     Meta.QUARANTINE: (17, 17),
     Meta.REINDEX: (1, 1),
     Meta.CALL: (17, 17),
+    Meta.THROTTLE: (2, None),
 }
 
 

@@ -1,0 +1,313 @@
+"""Lanes: the ready rows of a queue by priority, fairness key and throttle set.
+
+A *lane* is one contiguous range of ready rows in order of visibility. Its next rows are cached, and what is
+enqueued behind a wholly cached lane is appended to the cache, so that a busy queue leases without reading its
+index. Lanes are found by seeking from one to the next, a slice per call: opening a store reads nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from sortedcontainers import SortedDict
+
+from penstock.backends.embedded import keys
+from penstock.backends.embedded.rows import MARK
+from penstock.kv.base import Row
+from penstock.scheduling.fairness import LEVELS
+
+if TYPE_CHECKING:
+    from penstock.backends.embedded.engine import Engine, Transaction
+    from penstock.backends.embedded.gates import Gate
+    from penstock.backends.embedded.ready import Turn
+
+#: Rows cached over all lanes of a queue, and the least that a lane may cache of its own.
+CACHED_ROWS = 65_536
+CACHED_ROWS_MIN = 8
+FILL_ROWS = 1024
+#: Lanes discovered by one call.
+DISCOVERY_SLICE = 2000
+#: Rows taken from a lane after which its head is written down, so that reopening never walks over more
+#: tombstones than this.
+HINT_EVERY = 4096
+#: Empty lanes whose count of rows taken is remembered.
+TAKEN_KEPT = 10_000
+
+
+class Place:
+    """Where a lane is: nowhere, in line, waiting at a gate, or aside because its key has enough in flight."""
+
+    NOWHERE, IN_LINE, WAITING, ASIDE = range(4)
+
+
+class Lane:
+    """One lane: `rows` are its next ones; while not `complete`, the store has more from `more_from` on.
+
+    Its key's line has it under `head`, the order and id of a row that is not behind its first one.
+    """
+
+    __slots__ = (
+        "complete",
+        "gates",
+        "head",
+        "lane",
+        "more_from",
+        "place",
+        "rows",
+        "taken",
+        "ticket",
+        "turn",
+        "turn_left",
+    )
+
+    def __init__(self, lane: bytes, first: bytes, more_from: bytes, *, complete: bool) -> None:
+        self.lane = lane
+        self.rows: deque[Row] = deque()
+        self.more_from = more_from
+        self.complete = complete
+        self.taken = 0
+        self.head = first[-keys.ORDER_AND_ID_BYTES :]
+        self.place = Place.NOWHERE
+        #: Its key's turn, once it has been in line.
+        self.turn: Turn | None = None
+        self.gates: tuple[Gate, ...] = ()
+        #: Its place among those that wait for the same tokens, and what is left of its turn there.
+        self.ticket = 0
+        self.turn_left = 0
+
+    def __lt__(self, other: Lane) -> bool:
+        """In heaps, after what counts: a message that changed its lane may be noted in both."""
+        return self.lane < other.lane
+
+
+class Lanes:
+    """The lanes of one queue. `enlist` is told of every lane that has rows and is in no place."""
+
+    def __init__(self, engine: Engine, qid: int, enlist: Callable[[Lane], None]) -> None:
+        self._engine = engine
+        self._qid = qid
+        self._prefix = keys.u32(qid)
+        self._end = keys.after_prefix(self._prefix)
+        self._enlist = enlist
+        self._lanes: dict[bytes, Lane] = {}
+        #: Rows taken from lanes that are empty now, since their last hint.
+        self._taken: dict[bytes, int] = {}
+        self._ages: list[tuple[bytes, bytes]] = []
+        self._undiscovered_from: bytes | None = self._prefix
+        hint_prefix = keys.lane_hint(qid, b"")
+        #: lane -> first row that may be live: what the store has written down.
+        self._hints = SortedDict(
+            (key[5:], value[1:])
+            for key, value in engine.kv.scan(engine.meta, hint_prefix, keys.after_prefix(hint_prefix))
+        )
+
+    # -- changes --------------------------------------------------------------------------------
+
+    def add(self, txn: Transaction, lane_bytes: bytes, rows: list[Row]) -> None:
+        """Rows, in key order, that this transaction puts."""
+        first = rows[0][0]
+        hint = self._hints.get(lane_bytes)
+        if hint is not None and first < hint:
+            self._write_hint(txn, lane_bytes, first)
+        lane = self._lanes.get(lane_bytes) or self._created(lane_bytes, first)
+        if lane is not None:
+            self._cache(lane, rows, first)
+            if lane.place == Place.NOWHERE:
+                self._enlist(lane)
+
+    def _created(self, lane_bytes: bytes, first: bytes) -> Lane | None:
+        """A lane that was empty; None for one that is yet to be discovered."""
+        prefix = self._prefix + lane_bytes
+        if self._undiscovered_from is not None and prefix >= self._undiscovered_from:
+            return None
+        lane = self._lanes[lane_bytes] = Lane(lane_bytes, first, prefix, complete=True)
+        lane.taken = self._taken.pop(lane_bytes, 0)
+        return lane
+
+    def _cache(self, lane: Lane, rows: list[Row], first: bytes) -> None:
+        cached = lane.rows
+        if not cached or first < cached[0][0]:
+            self._note_age(lane, first)
+            if lane.turn is not None:
+                lane.turn.note(lane, first[-keys.ORDER_AND_ID_BYTES :])
+        if not cached and not lane.complete:
+            lane.more_from = min(lane.more_from, first)
+        elif not cached or first > cached[-1][0]:
+            if lane.complete and len(cached) + len(rows) <= self._lane_capacity():
+                cached.extend(rows)
+            elif lane.complete:
+                # From the end of the cache, not from these rows: one that is added later may fall between.
+                lane.complete = False
+                lane.more_from = cached[-1][0] + b"\0" if cached else first
+        elif len(rows) == 1 and first < cached[0][0]:
+            cached.appendleft(rows[0])
+        else:
+            _forget_rows(lane, min(cached[0][0], first))
+
+    def forget(self, lane_bytes: bytes) -> None:
+        """Rows of this lane are being deleted out of turn: read it from the store again."""
+        lane = self._lanes.get(lane_bytes)
+        if lane is not None and lane.rows:
+            _forget_rows(lane, lane.rows[0][0])
+
+    def put_back(self, txn: Transaction, lane: Lane, row: Row) -> None:
+        """A row that was just taken is the first of its lane again."""
+        lane.rows.appendleft(row)
+        lane.taken = max(0, lane.taken - 1)
+        if self._hints.get(lane.lane, b"") > row[0]:
+            self._write_hint(txn, lane.lane, row[0])
+
+    def drop(self, lane: Lane) -> bool:
+        """An empty lane is forgotten; False if it must stay known."""
+        # Ahead of the discovery it stays: the rows just taken are still in the store until the write.
+        undiscovered = self._undiscovered_from
+        if undiscovered is not None and self._prefix + lane.lane >= undiscovered:
+            return False
+        del self._lanes[lane.lane]
+        # A queue that is always drained leaves as many tombstones as one that never is.
+        if len(self._taken) >= TAKEN_KEPT:
+            self._taken.clear()
+        self._taken[lane.lane] = lane.taken
+        return True
+
+    def write_hint_after(self, txn: Transaction, lane: Lane, taken: bytes) -> None:
+        lane.taken = 0
+        self._write_hint(txn, lane.lane, taken + b"\0")
+
+    def _write_hint(self, txn: Transaction, lane_bytes: bytes, key: bytes) -> None:
+        self._hints[lane_bytes] = key
+        txn.put(keys.lane_hint(self._qid, lane_bytes), MARK + key, self._engine.meta)
+
+    # -- reading --------------------------------------------------------------------------------
+
+    def get(self, lane_bytes: bytes) -> Lane | None:
+        """The lane, if it is known."""
+        return self._lanes.get(lane_bytes)
+
+    def fill(self, lane: Lane) -> None:
+        """Read its next rows, if it has none cached and the store may have some."""
+        if lane.complete or lane.rows:
+            return
+        limit = min(FILL_ROWS, self._lane_capacity())
+        end = keys.after_prefix(self._prefix + lane.lane)
+        # Read first, then taken on: a read that fails half-way must not leave half of it here.
+        rows = list(self._engine.kv.scan(self._engine.ready, lane.more_from, end, limit=limit))
+        lane.rows.extend(rows)
+        lane.complete = len(rows) < limit
+        if rows:
+            lane.more_from = rows[-1][0] + b"\0"
+
+    def oldest_order_ns(self) -> int | None:
+        """When the longest-waiting ready message became visible.
+
+        Amortized: what a call corrects, a lease has moved before.
+        """
+        while self._undiscovered_from is not None:
+            self.discover_some()
+        ages = self._ages
+        while ages:
+            noted, lane_bytes = ages[0]
+            lane = self._lanes.get(lane_bytes)
+            head = self._head(lane) if lane is not None else None
+            if head is None:
+                heapq.heappop(ages)
+            elif head[-keys.ORDER_AND_ID_BYTES :] != noted:
+                heapq.heapreplace(ages, (head[-keys.ORDER_AND_ID_BYTES :], lane_bytes))
+            else:
+                return int.from_bytes(noted[:8], "big")
+        return None
+
+    def scan(self, after: bytes | None, lane_prefix: bytes = b"") -> Iterator[Row]:
+        """Ready rows after a key, in key order, never walking over what was consumed long ago."""
+        lower = self._prefix + lane_prefix
+        upper = keys.after_prefix(lower)
+        if after is not None:
+            lower = max(lower, after + b"\0")
+        for start, end in self._live_ranges(lower, upper):
+            yield from self._engine.kv.scan(self._engine.ready, start, end)
+
+    def _lane_capacity(self) -> int:
+        return max(CACHED_ROWS_MIN, min(FILL_ROWS * 8, CACHED_ROWS // max(1, len(self._lanes))))
+
+    def _note_age(self, lane: Lane, key: bytes) -> None:
+        """A lane that was empty, or a row before its head: it may be older than what is noted of it."""
+        heapq.heappush(self._ages, (key[-keys.ORDER_AND_ID_BYTES :], lane.lane))
+        if len(self._ages) > 2 * len(self._lanes) + 64:
+            # Lanes come and go: keep one note each. b"" sorts first and is corrected when it is read.
+            self._ages = [
+                (lane.rows[0][0][-keys.ORDER_AND_ID_BYTES :] if lane.rows else b"", lane.lane)
+                for lane in self._lanes.values()
+            ]
+            heapq.heapify(self._ages)
+
+    def _head(self, lane: Lane) -> bytes | None:
+        self.fill(lane)
+        return lane.rows[0][0] if lane.rows else None
+
+    # -- discovery ------------------------------------------------------------------------------
+
+    @property
+    def discovered(self) -> bool:
+        """Whether every lane that has rows is known."""
+        return self._undiscovered_from is None
+
+    def discovered_below(self, level: int) -> bool:
+        """Whether lanes of levels before this one, which is the highest in line, are yet to be found."""
+        at = self._undiscovered_from
+        return at is not None and len(at) > len(self._prefix) and at[len(self._prefix)] < level
+
+    def discover_some(self) -> None:
+        """Find further lanes in the store, in key order; first of all, one of each priority.
+
+        So a lower priority gets its turns from the first lease on, however many lanes are above it.
+        """
+        if self._undiscovered_from == self._prefix:
+            for level in range(LEVELS):
+                lower = self._prefix + bytes((level,))
+                self._discover_in(lower, self._prefix + bytes((level + 1,)))
+        for _ in range(DISCOVERY_SLICE):
+            if self._undiscovered_from is None:
+                return
+            lane = self._discover_in(self._undiscovered_from, self._end)
+            found_to = None if lane is None else keys.after_prefix(self._prefix + lane.lane)
+            self._undiscovered_from = found_to
+
+    def _discover_in(self, lower: bytes, upper: bytes | None) -> Lane | None:
+        """The first lane in a range that has rows."""
+        kv, space = self._engine.kv, self._engine.ready
+        for start, end in self._live_ranges(lower, upper):
+            for key, _ in kv.scan(space, start, end, limit=1):
+                lane_bytes = key[len(self._prefix) : -keys.ORDER_AND_ID_BYTES]
+                lane = self._lanes.get(lane_bytes)
+                if lane is None:
+                    lane = self._lanes[lane_bytes] = Lane(lane_bytes, key, key, complete=False)
+                    self._note_age(lane, key)
+                    self._enlist(lane)
+                return lane
+        return None
+
+    def _live_ranges(self, lower: bytes, upper: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
+        """The range, less the parts before the heads that the hints have written down."""
+        hints, skip = self._hints, len(self._prefix)
+        # The last lane that starts at or before `lower` may reach into the range.
+        first = max(0, hints.bisect_right(lower[skip:]) - 1)
+        for lane_bytes in hints.islice(first):
+            start, head = self._prefix + lane_bytes, hints[lane_bytes]
+            if head <= lower:
+                continue
+            if upper is not None and start >= upper:
+                break
+            if lower < start:
+                yield lower, start
+            lower = head
+        if upper is None or lower < upper:
+            yield lower, upper
+
+
+def _forget_rows(lane: Lane, more_from: bytes) -> None:
+    lane.rows.clear()
+    lane.complete = False
+    lane.more_from = more_from
