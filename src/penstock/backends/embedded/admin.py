@@ -22,7 +22,7 @@ from penstock.settings import QueueSettings, queue_settings
 T = TypeVar("T")
 
 #: Settings whose machinery this version does not have: refused, never ignored.
-_NOT_YET = ("max_leased", "max_leased_per_key", "on_enqueue", "on_failure")
+_NOT_YET = ("max_leased", "max_leased_per_key")
 
 
 #: Before the number of a queue in the flags of a system entry: what a lost row is made anew from.

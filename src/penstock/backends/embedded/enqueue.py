@@ -33,6 +33,7 @@ from penstock.errors import (
     as_answer,
 )
 from penstock.event import Kind
+from penstock.hooks.scripts import Refused
 from penstock.kv.base import Row
 from penstock.message import (
     DEFAULT_PRIORITY,
@@ -260,7 +261,7 @@ class Enqueuer:
 
     def _check(self, q: QueueState, m: NewMessage) -> None:
         if not isinstance(m, NewMessage):
-            raise _not_a_message(m)
+            raise m.error if isinstance(m, Refused) else _not_a_message(m)
         check_message(m)
         if m.throttle_keys:
             raise Unsupported("throttle_keys", "throttling", self._backend)
@@ -284,6 +285,8 @@ def _given_id(m: NewMessage) -> bytes | None:
 
 
 def _refusal(m: object, error: Exception) -> PenstockError:
+    if isinstance(m, Refused):
+        return m.error
     if isinstance(error, PenstockError):
         return as_answer(error)
     if not isinstance(m, NewMessage):

@@ -271,7 +271,7 @@ def _heal_orphans(
     return [pair for pair, body in zip(taken, bodies, strict=True) if body is not None]
 
 
-def _holding(
+def holding(
     engine: Engine, q: QueueState, receipts: Sequence[str], outcomes: list[Outcome]
 ) -> list[tuple[int, bytes, bytes]]:
     """(place, id, state row) of every receipt that still holds its message; the others are answered."""
@@ -292,7 +292,7 @@ def _holding(
 
 def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcome]:
     outcomes = [OK] * len(receipts)
-    held = _holding(txn.engine, q, receipts, outcomes)
+    held = holding(txn.engine, q, receipts, outcomes)
     if not held:
         return outcomes
     txn.changed = True
@@ -333,7 +333,7 @@ def extend(txn: Transaction, q: QueueState, receipts: Sequence[str], lease_ns: i
     # Unlike an ack, extending twice is no contradiction: a repeated receipt has the first one's outcome.
     distinct = list(dict.fromkeys(map(str, receipts)))
     answers = [OK] * len(distinct)
-    held = _holding(txn.engine, q, distinct, answers)
+    held = holding(txn.engine, q, distinct, answers)
     if held:
         _extend(txn, q, held, lease_ns)
     outcomes = dict(zip(distinct, answers, strict=True))
@@ -357,10 +357,18 @@ def _extend(txn: Transaction, q: QueueState, held: list[tuple[int, bytes, bytes]
 
 #: What becomes of a failed message: None for dead, else the time it becomes visible again.
 Decide = Callable[[StateRow], int | None]
+Leased = list[tuple[bytes, StateRow]]
+#: What `give_back` does, or the same with what a script decided.
+GiveBack = Callable[[Transaction, QueueState, Leased, Decide, Kind, str], None]
 
 
 def nack(
-    txn: Transaction, q: QueueState, receipts: Sequence[str], delay_ns: int | None, reason: str
+    txn: Transaction,
+    q: QueueState,
+    receipts: Sequence[str],
+    delay_ns: int | None,
+    reason: str,
+    settle: GiveBack | None = None,
 ) -> list[Outcome]:
     settings, rng, now_ns = q.settings, txn.engine.rng, txn.now_ns
 
@@ -371,30 +379,37 @@ def nack(
             return now_ns + delay_ns
         return now_ns + to_ns(retry_delay_s(settings.retry, row.attempts, rng))
 
-    return _fail(txn, q, receipts, decide, reason)
+    return _fail(txn, q, receipts, decide, reason, settle)
 
 
-def reject(txn: Transaction, q: QueueState, receipts: Sequence[str], reason: str) -> list[Outcome]:
-    return _fail(txn, q, receipts, lambda row: None, reason)
+def reject(
+    txn: Transaction, q: QueueState, receipts: Sequence[str], reason: str, settle: GiveBack | None = None
+) -> list[Outcome]:
+    return _fail(txn, q, receipts, lambda row: None, reason, settle)
 
 
 def _fail(
-    txn: Transaction, q: QueueState, receipts: Sequence[str], decide: Decide, reason: str
+    txn: Transaction,
+    q: QueueState,
+    receipts: Sequence[str],
+    decide: Decide,
+    reason: str,
+    settle: GiveBack | None,
 ) -> list[Outcome]:
     outcomes = [OK] * len(receipts)
-    held = _holding(txn.engine, q, receipts, outcomes)
+    held = holding(txn.engine, q, receipts, outcomes)
     failed = [(raw_id, decode_state(raw)) for _, raw_id, raw in held]
-    give_back(txn, q, failed, decide, Kind.NACKED, reason)
+    (settle or give_back)(txn, q, failed, decide, Kind.NACKED, reason)
     return outcomes
 
 
-def release(txn: Transaction, q: QueueState, ended: list[tuple[bytes, StateRow]]) -> None:
+def release(txn: Transaction, q: QueueState, ended: Leased, settle: GiveBack | None = None) -> None:
     """Leases that ran out: a failure each, and READY again at once."""
 
     def decide(row: StateRow) -> int | None:
         return None if row.attempts >= q.settings.max_attempts else txn.now_ns
 
-    give_back(txn, q, ended, decide, Kind.RELEASED, "")
+    (settle or give_back)(txn, q, ended, decide, Kind.RELEASED, "")
 
 
 def give_back(
