@@ -103,10 +103,10 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
         "--compress-over", "SIZE", _or_none(values.size), "Compress payloads larger than this. (none)"
     ),
     "on_enqueue": _option(
-        "--on-enqueue", "SCRIPT", _or_none(str), "A script that sees each new message. (none)"
+        "--on-enqueue", "FILE", _or_none(values.script), "A Lua script that sees each new message. (none)"
     ),
     "on_failure": _option(
-        "--on-failure", "SCRIPT", _or_none(str), "A script that decides about failures. (none)"
+        "--on-failure", "FILE", _or_none(values.script), "A Lua script that decides about failures. (none)"
     ),
 }
 

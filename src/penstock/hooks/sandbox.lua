@@ -23,14 +23,23 @@ local OUT_OF_MEMORY = "not enough memory"
 
 local since, stopped
 
+-- Where the script is, though it may have called something of this file.
+local function place()
+  local level, at = 3, getinfo(3, "Sl")
+  while at do
+    if at.short_src == hook then return hook .. ":" .. at.currentline end
+    level = level + 1
+    at = getinfo(level, "Sl")
+  end
+  return hook
+end
+
 local function watch()
   if not stopped then
     local now = clock()
     since = since or now
     if (now - since) * 1000 <= limit_ms then return end
-    local at = getinfo(2, "Sl")
-    local place = at and at.currentline > 0 and at.short_src .. ":" .. at.currentline or hook
-    stopped = place .. ": stopped after " .. limit_ms .. " ms"
+    stopped = place() .. ": stopped after " .. limit_ms .. " ms"
   end
   error(stopped, 0)
 end
@@ -191,13 +200,13 @@ end
 local NIL = "\xc0"
 local CHANGED, REFUSED, FAILED, STOPPED, RETRY, DEAD, DROP = 0, 1, 2, 3, 4, 5, 6
 
-local function text_of(value)
+local function text_of(value, most)
   local text = type(value) == "string" and value or "a " .. type(value)
-  if #text > MOST_TEXT_BYTES then text = sub(text, 1, MOST_TEXT_BYTES) .. "..." end
+  if #text > most then text = sub(text, 1, most) .. "..." end
   return utf8_len(text) and text or (gsub(text, "[^\x20-\x7e]", "?"))
 end
 
-local function answer(code, text) return pack(">BBBs4", 0x92, code, 0xdb, text_of(text)) end
+local function answer(code, text) return pack(">BBBs4", 0x92, code, 0xdb, text_of(text, MOST_TEXT_BYTES)) end
 
 local function name(value, what)
   if type(value) ~= "string" then error(what .. " must be a string, not a " .. type(value), 0) end
@@ -296,7 +305,7 @@ function run.on_enqueue()
   local message = message_of(new, given)
   local verdict, reason = unless_stopped(defined()(message))
   if verdict == nil then return changes(message, given) end
-  if verdict ~= "refuse" then error("answered " .. text_of(verdict) .. "; accepted: refuse, or nothing", 0) end
+  if verdict ~= "refuse" then error("answered " .. text_of(verdict, 40) .. "; accepted: refuse, or nothing", 0) end
   return answer(REFUSED, reason_of(reason))
 end
 
@@ -322,7 +331,7 @@ function run.on_failure()
   end
   if verdict == "dead_letter" then return answer(DEAD, reason_of(detail)) end
   if verdict == "drop" then return answer(DROP, reason_of(detail)) end
-  error("answered " .. text_of(verdict) .. "; accepted: retry, dead_letter, drop, or nothing", 0)
+  error("answered " .. text_of(verdict, 40) .. "; accepted: retry, dead_letter, drop, or nothing", 0)
 end
 
 -- What went wrong, with the script's name before it if the error has none.
