@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import BackendNotInstalled, HookError, NewMessage
+from penstock import BackendNotInstalled, BackendUnavailable, HookError, NewMessage
 from penstock.config import HookSettings
 from penstock.hooks import helper, pool
 from penstock.hooks.helper import Helper
@@ -182,6 +182,23 @@ def test_an_interrupt_in_the_middle_leaves_nothing_that_answers_the_next_call() 
         with pytest.raises(KeyboardInterrupt):
             scripts.enqueue(on_enqueue("message.headers.a = penstock.get('k')"), [NewMessage()])
         assert scripts.pool.pid is None
+        assert enqueued(scripts, MARK)[0].headers == {"seen": "yes"}
+
+
+def test_a_call_in_the_middle_of_a_call_of_the_same_thread_is_refused() -> None:
+    """As from a signal handler: waiting would be for ever."""
+    with running() as scripts:
+        errors: list[BaseException] = []
+
+        def read(key: str) -> None:
+            try:
+                scripts.enqueue(MARK, [NewMessage()])
+            except BackendUnavailable as error:
+                errors.append(error)
+
+        scripts._read_state = read
+        enqueued(scripts, on_enqueue("penstock.get('k')"))
+        assert len(errors) == 1
         assert enqueued(scripts, MARK)[0].headers == {"seen": "yes"}
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from penstock.config import HookSettings
-from penstock.errors import HookError
+from penstock.errors import BackendUnavailable, HookError
 from penstock.hooks import child
 from penstock.hooks.helper import Ended, Helper
 from penstock.hooks.wire import Answer, decode_answers, load_request, run_request
@@ -43,6 +43,8 @@ class Pool:
         self._settings = settings
         self._lock = threading.Lock()
         self._waiting = 0
+        #: The thread that has the lock.
+        self._inside: int | None = None
         #: The helper, if there is one.
         self._helpers: list[Helper] = []
         self._closed = False
@@ -56,6 +58,10 @@ class Pool:
 
     def load(self, script: Source, reply: Reply) -> Answer | None:
         """What is wrong with a script, if something is."""
+        answer = self._load(script, reply)
+        return self._load(script, reply) if _is_stopped(answer) else answer
+
+    def _load(self, script: Source, reply: Reply) -> Answer | None:
         try:
             return self._in_turn(lambda helper: _load(helper, script, reply))
         except Ended as ended:
@@ -64,22 +70,28 @@ class Pool:
     def answers(
         self, script: Source, now_s: float, packed: Sequence[bytes], reply: Reply
     ) -> Iterator[list[Answer | None]]:
-        """Answers in order, slice by slice. Whose message ended a helper is found by sending them singly."""
-        at = singly = deaths = 0
+        """Answers in order, slice by slice.
+
+        Whose message ended a helper is found by sending them singly. A call that was stopped has a second
+        try: where a machine stalls, as a virtual one does whose host is busy, it is charged with that time.
+        """
+        at, singly, suspect = 0, 0, -1
         while at < len(packed):
-            some = packed[at : at + 1] if singly else _request(packed, at)
+            some = packed[at : at + 1] if singly or at == suspect else _request(packed, at)
             try:
                 got = self._slice(script, now_s, some, reply)
             except Ended as ended:
-                deaths += 1
                 if len(some) > 1:
-                    singly, deaths = len(some), 0
+                    singly = len(some)
                     continue
-                if deaths == 1 and not ended.timed:
-                    continue  # Someone else may have ended it: once more.
                 got = [self._stopped(script, ended)]
-            deaths, singly, at = 0, max(0, singly - len(got)), at + len(got)
-            yield got
+            last = at + len(got) - 1
+            if _is_stopped(got[-1]) and not singly and last != suspect:
+                suspect = last
+                got.pop()
+            singly, at = max(0, singly - len(got)), at + len(got)
+            if got:
+                yield got
 
     def close(self) -> None:
         with self._lock:
@@ -104,27 +116,42 @@ class Pool:
 
     def _in_turn(self, act: Callable[[Helper], T]) -> T:
         """With the helper, which is started if there is none; whatever fails in the middle ends it."""
+        if self._inside == threading.get_ident():
+            raise BackendUnavailable(
+                "called while a script runs for this thread, by a signal handler or a finalizer perhaps; "
+                "call from elsewhere"
+            )
         self._waiting += 1
         with self._lock:
             self._waiting -= 1
-            if self._closed:
-                raise HookError("the store was closed while its scripts ran")
-            if not self._helpers:
-                self._helpers.append(Helper(self._settings))
+            self._inside = threading.get_ident()
             try:
-                answer = act(self._helpers[0])
+                answer = act(self._helper())
             except BaseException:
                 _end(self._helpers)
                 raise
+            finally:
+                self._inside = None
         if self._waiting > 0:
             threading.Event().wait(LET_OTHERS_IN_S)
         return answer
+
+    def _helper(self) -> Helper:
+        if self._closed:
+            raise HookError("the store was closed while its scripts ran")
+        if not self._helpers:
+            self._helpers.append(Helper(self._settings))
+        return self._helpers[0]
 
     def _stopped(self, script: Source, ended: Ended) -> Answer:
         why = f"its helper process ended ({ended})"
         if ended.timed:
             why = f"stopped in a library function, after more than {self._settings.time_limit_ms} ms"
         return Answer(child.STOPPED, f"{script.hook}: {why}")
+
+
+def _is_stopped(answer: Answer | None) -> bool:
+    return answer is not None and answer.code == child.STOPPED
 
 
 def _load(helper: Helper, script: Source, reply: Reply) -> Answer | None:

@@ -7,7 +7,8 @@
 local hook, source, queue, limit_ms, memory_kib, ask = ...
 
 local clock, getinfo = os.clock, debug.getinfo
-local sub, gsub, pack, unpack = string.sub, string.gsub, string.pack, string.unpack
+local byte, sub, gsub = string.byte, string.sub, string.gsub
+local pack, unpack = string.pack, string.unpack
 local concat, utf8_len, math_type, to_integer = table.concat, utf8.len, math.type, math.tointeger
 local error, next, pcall, rawget, rawset, setmetatable = error, next, pcall, rawget, rawset, setmetatable
 local tostring, type = tostring, type
@@ -105,63 +106,113 @@ local function defined()
 end
 
 -- Messages --------------------------------------------------------------------------------------------
+-- A head of numbers, the payload, and in MessagePack: fairness key, headers, throttle keys, dedup id, id.
 
-local HEAD = "<I4I4I2I2BddI2I2I2I4"
+local HEAD = "<I4I4I2Bdd"
 local NO_PAYLOAD = 0xffffffff
 
--- The message at hand, and where its variable parts are.
-local raw, payload_at, payload_bytes, key_at, key_bytes, dedup_at, dedup_bytes, id_at, id_bytes
-local list_at, throttled, headed
+-- The message at hand: what its head says, and what has been read of the rest.
+local raw, size_bytes, payload_bytes, weight, priority, delay_s, ttl_s, payload_at, texts_at, rest_at
+local fairness_key, headers, throttle_keys, dedup_id, id
+-- What the tables were that a script may change in place.
+local headers_were, throttle_keys_were
 
-local function names_at(at)
-  local names = {}
-  for place = 1, throttled do names[place], at = unpack("<s2", raw, at) end
-  return names, at
-end
-
-local function headers_at(at)
-  local headers, name, value = {}, nil, nil
-  for _ = 1, headed do
-    name, value, at = unpack("<s2s4", raw, at)
-    headers[name] = value
+local function text(at)
+  local tag = byte(raw, at)
+  if tag >= 0xa0 and tag <= 0xbf then
+    local last = at + tag - 0xa0
+    return sub(raw, at + 1, last), last + 1
   end
-  return headers
+  if tag == 0xd9 then return unpack(">s1", raw, at + 1) end
+  if tag == 0xda then return unpack(">s2", raw, at + 1) end
+  if tag == 0xdb then return unpack(">s4", raw, at + 1) end
+  if tag == 0xc0 then return nil, at + 1 end
+  error("the message has something else than text where text belongs", 0)
 end
 
-local function given_throttle_keys() return (names_at(list_at)) end
-
-local function given_headers()
-  local _, at = names_at(list_at)
-  return headers_at(at)
+-- How many follow: of pairs, or of items.
+local function count(at, few)
+  local tag = byte(raw, at)
+  if tag >= few and tag <= few + 15 then return tag - few, at + 1 end
+  if tag == 0xde or tag == 0xdc then return unpack(">I2", raw, at + 1) end
+  if tag == 0xdf or tag == 0xdd then return unpack(">I4", raw, at + 1) end
+  error("the message has something else than text where text belongs", 0)
 end
 
--- Made when a script asks for them: few scripts look at everything.
-local parts = {
+-- Read when a script asks for one of them: few look at all.
+local function read_headers()
+  local at, left, name, value = texts_at + 1, nil, nil, nil
+  headers, headers_were = {}, {}
+  fairness_key, at = text(at)
+  left, at = count(at, 0x80)
+  for _ = 1, left do
+    name, at = text(at)
+    value, at = text(at)
+    headers[name], headers_were[name] = value, value
+  end
+  rest_at = at
+end
+
+local function read_rest()
+  if not headers then read_headers() end
+  local at, left = rest_at, nil
+  throttle_keys, throttle_keys_were = {}, {}
+  left, at = count(at, 0x90)
+  for place = 1, left do
+    throttle_keys[place], at = text(at)
+    throttle_keys_were[place] = throttle_keys[place]
+  end
+  dedup_id, at = text(at)
+  id = text(at)
+end
+
+local function read(at)
+  size_bytes, payload_bytes, weight, priority, delay_s, ttl_s, payload_at = unpack(HEAD, raw, at)
+  texts_at = payload_at + (payload_bytes ~= NO_PAYLOAD and payload_bytes or 0)
+  headers, throttle_keys = nil, nil
+end
+
+local fields = {
+  queue = function() return queue end,
+  size_bytes = function() return size_bytes end,
+  weight = function() return weight end,
+  priority = function() return priority end,
+  delay_s = function() return delay_s end,
+  ttl_s = function() return ttl_s >= 0 and ttl_s or nil end,
   payload = function()
     return payload_bytes ~= NO_PAYLOAD and sub(raw, payload_at, payload_at + payload_bytes - 1) or nil
   end,
-  fairness_key = function() return sub(raw, key_at, key_at + key_bytes - 1) end,
-  dedup_id = function() return dedup_bytes > 0 and sub(raw, dedup_at, dedup_at + dedup_bytes - 1) or nil end,
-  id = function() return id_bytes > 0 and sub(raw, id_at, id_at + id_bytes - 1) or nil end,
-  throttle_keys = given_throttle_keys,
-  headers = given_headers,
-}
-
-local lazily = {
-  __index = function(given, name)
-    local part = parts[name]
-    if not part then return nil end
-    local value = part()
-    rawset(given, name, value)
-    return value
+  fairness_key = function()
+    if not headers then read_headers() end
+    return fairness_key
+  end,
+  headers = function()
+    if not headers then read_headers() end
+    return headers
+  end,
+  throttle_keys = function()
+    if not throttle_keys then read_rest() end
+    return throttle_keys
+  end,
+  dedup_id = function()
+    if not throttle_keys then read_rest() end
+    return dedup_id
+  end,
+  id = function()
+    if not throttle_keys then read_rest() end
+    return id ~= "" and id or nil
   end,
 }
 
--- What a script assigns is in the message itself, what it was given is behind it.
-local function message_type(settable)
+-- What a script assigns is in the message itself; what it was given, it asks for.
+local function message_type(settable, more)
   local names = chosen(setmetatable({}, { __index = function() return true end }), settable)
   local can = settable ~= "" and "can be set: " .. settable or "nothing of it can"
   return {
+    __index = function(_, name)
+      local field = fields[name] or more[name]
+      return field and field()
+    end,
     __newindex = function(message, name, value)
       if not names[name] then error("message." .. sub(tostring(name), 1, 60) .. " cannot be set; " .. can, 2) end
       rawset(message, name, value)
@@ -170,35 +221,11 @@ local function message_type(settable)
   }
 end
 
-local function message_of(kind, given)
-  kind.__index = given
-  return setmetatable({}, kind)
-end
-
-local function given_at(at)
-  local size_bytes, weight, priority, delay_s, ttl_s
-  size_bytes, payload_bytes, key_bytes, weight, priority, delay_s, ttl_s, dedup_bytes, id_bytes, throttled, headed, at =
-    unpack(HEAD, raw, at)
-  payload_at = at
-  key_at = payload_at + (payload_bytes ~= NO_PAYLOAD and payload_bytes or 0)
-  dedup_at = key_at + key_bytes
-  id_at = dedup_at + dedup_bytes
-  list_at = id_at + id_bytes
-  return setmetatable({
-    queue = queue,
-    size_bytes = size_bytes,
-    weight = weight,
-    priority = priority,
-    delay_s = delay_s,
-    ttl_s = ttl_s >= 0 and ttl_s or nil,
-  }, lazily)
-end
-
 -- Answers ---------------------------------------------------------------------------------------------
 -- MessagePack: nil for "as it is", or [code, text, fairness_key, weight, priority, delay_s, throttle_keys, headers].
 
 local NIL = "\xc0"
-local CHANGED, REFUSED, FAILED, STOPPED, RETRY, DEAD, DROP = 0, 1, 2, 3, 4, 5, 6
+local REFUSED, FAILED, STOPPED, DEAD, DROP = 1, 2, 3, 5, 6
 
 local function text_of(value, most)
   local text = type(value) == "string" and value or "a " .. type(value)
@@ -265,29 +292,30 @@ local function same(value, given)
   return true
 end
 
--- A table that a script was given may have been changed in place.
-local function table_part(message, given, field, encode, original)
-  local value = rawget(message, field) or rawget(given, field)
-  if value == nil or same(value, original()) then return NIL end
-  return encode(value, field)
-end
-
 local function scalar_part(message, field, encode)
   local value = rawget(message, field)
   return value == nil and NIL or encode(value, field)
 end
 
-local function changes(message, given)
-  local throttle_keys = table_part(message, given, "throttle_keys", list, given_throttle_keys)
-  local headers = table_part(message, given, "headers", map, given_headers)
-  if next(message) == nil and throttle_keys == NIL and headers == NIL then return NIL end
-  return pack(">BBB", 0x98, CHANGED, 0xa0)
+-- A table that a script was given, if it was, may have been changed in place.
+local function table_part(message, field, encode, given, were)
+  local value = rawget(message, field)
+  if value == nil then value = given end
+  if value == nil or (value == given and same(value, were)) then return NIL end
+  return encode(value, field)
+end
+
+local function changes(message)
+  local new_headers = table_part(message, "headers", map, headers, headers_were)
+  local new_keys = table_part(message, "throttle_keys", list, throttle_keys, throttle_keys_were)
+  if next(message) == nil and new_keys == NIL and new_headers == NIL then return NIL end
+  return "\x98\x00\xa0"
     .. scalar_part(message, "fairness_key", name)
     .. scalar_part(message, "weight", whole)
     .. scalar_part(message, "priority", whole)
     .. scalar_part(message, "delay_s", number)
-    .. throttle_keys
-    .. headers
+    .. new_keys
+    .. new_headers
 end
 
 local function reason_of(value)
@@ -298,24 +326,29 @@ end
 
 local run = {}
 
-local new = message_type("fairness_key, weight, priority, delay_s, throttle_keys, headers")
+local new = message_type("fairness_key, weight, priority, delay_s, throttle_keys, headers", {})
 
 function run.on_enqueue()
-  local given = given_at(1)
-  local message = message_of(new, given)
+  read(1)
+  local message = setmetatable({}, new)
   local verdict, reason = unless_stopped(defined()(message))
-  if verdict == nil then return changes(message, given) end
-  if verdict ~= "refuse" then error("answered " .. text_of(verdict, 40) .. "; accepted: refuse, or nothing", 0) end
-  return answer(REFUSED, reason_of(reason))
+  if verdict == nil then return changes(message) end
+  if verdict == "refuse" then return answer(REFUSED, reason_of(reason)) end
+  error("answered " .. text_of(verdict, 40) .. "; accepted: refuse, or nothing", 0)
 end
 
-local stored = message_type("")
 local KINDS = { "nack", "reject", "lease_expired" }
+local attempts, enqueued_at_ns
+
+local stored = message_type("", {
+  attempts = function() return attempts end,
+  enqueued_at_ns = function() return enqueued_at_ns end,
+})
 
 function run.on_failure()
-  local kind, attempts, enqueued_at_ns, asked_s, last, reason, consumer, at = unpack("<BI4i8dBs4s2", raw)
-  local given = given_at(at)
-  given.attempts, given.enqueued_at_ns = attempts, enqueued_at_ns
+  local kind, asked_s, last, reason, consumer, at
+  kind, attempts, enqueued_at_ns, asked_s, last, reason, consumer, at = unpack("<BI4i8dBs4s2", raw)
+  read(at)
   local failure = {
     kind = KINDS[kind],
     reason = reason,
@@ -323,12 +356,9 @@ function run.on_failure()
     delay_s = asked_s >= 0 and asked_s or nil,
     last = last == 1,
   }
-  local verdict, detail = unless_stopped(defined()(message_of(stored, given), failure))
+  local verdict, detail = unless_stopped(defined()(setmetatable({}, stored), failure))
   if verdict == nil then return NIL end
-  if verdict == "retry" then
-    local delay_s = detail == nil and 0 or detail
-    return pack(">BBBBBB", 0x96, RETRY, 0xa0, 0xc0, 0xc0, 0xc0) .. number(delay_s, "the delay")
-  end
+  if verdict == "retry" then return "\x96\x04\xa0\xc0\xc0\xc0" .. number(detail == nil and 0 or detail, "the delay") end
   if verdict == "dead_letter" then return answer(DEAD, reason_of(detail)) end
   if verdict == "drop" then return answer(DROP, reason_of(detail)) end
   error("answered " .. text_of(verdict, 40) .. "; accepted: retry, dead_letter, drop, or nothing", 0)

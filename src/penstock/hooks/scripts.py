@@ -21,13 +21,12 @@ from penstock.errors import (
     InvalidConfig,
     InvalidMessage,
     PenstockError,
-    as_answer,
 )
 from penstock.hooks import child
 from penstock.hooks.breaker import REST_NS, Breaker
 from penstock.hooks.pool import Pool, Source
 from penstock.hooks.wire import Answer, Failure, pack_failure, pack_new
-from penstock.message import NewMessage
+from penstock.message import DEFAULT_PRIORITY, NewMessage
 
 log = logging.getLogger("penstock")
 
@@ -189,6 +188,10 @@ def _applied(script: Script, message: NewMessage, answer: Answer) -> NewMessage 
     if answer.code == child.REFUSED:
         reason = answer.text or "no reason given"
         return Refused(InvalidMessage(f"queue {script.source.queue!r} refuses the message: {reason}"))
+    try:
+        check_message(message)
+    except (*_NOT_PACKABLE, PenstockError):
+        return message  # Not the script's fault, perhaps: it says itself what is wrong with it.
     error = _error(script, answer.text)
     # The same message may be let in when the script runs again; where it failed, it would fail again.
     error.retryable = answer.code == _NOT_RUN
@@ -196,28 +199,34 @@ def _applied(script: Script, message: NewMessage, answer: Answer) -> NewMessage 
 
 
 def _changed(script: Script, m: NewMessage, answer: Answer) -> NewMessage | Refused:
-    changed = NewMessage(
+    """What the script set is checked here; the rest is checked like any message's, when its turn comes."""
+    key, headers, throttle_keys = answer.fairness_key, answer.headers, answer.throttle_keys
+    # Headers in an order of their own, for Lua's differs from run to run.
+    given = NewMessage(
+        b"",
+        {} if headers is None else dict(sorted(headers.items())),
+        "" if key is None else key,
+        1 if answer.weight is None else answer.weight,
+        () if throttle_keys is None else throttle_keys,
+        DEFAULT_PRIORITY if answer.priority is None else answer.priority,
+        0 if answer.delay_s is None else answer.delay_s,
+    )
+    try:
+        check_message(given)
+    except PenstockError as error:
+        return Refused(_error(script, f"{script.source.hook}: {error}"))
+    return NewMessage(
         m.payload,
-        # In an order of its own, for Lua's differs from run to run.
-        m.headers if answer.headers is None else dict(sorted(answer.headers.items())),
-        m.fairness_key if answer.fairness_key is None else answer.fairness_key,
+        m.headers if headers is None else given.headers,
+        m.fairness_key if key is None else key,
         m.weight if answer.weight is None else answer.weight,
-        m.throttle_keys if answer.throttle_keys is None else answer.throttle_keys,
+        m.throttle_keys if throttle_keys is None else throttle_keys,
         m.priority if answer.priority is None else answer.priority,
         m.delay_s if answer.delay_s is None else answer.delay_s,
         m.ttl_s,
         m.dedup_id,
         m.id,
     )
-    try:
-        check_message(changed)
-    except PenstockError as error:
-        try:
-            check_message(m)
-        except PenstockError as own:
-            return Refused(as_answer(own))  # Not the script's doing.
-        return Refused(_error(script, f"{script.source.hook}: {error}"))
-    return changed
 
 
 def _verdict(script: Script, answer: Answer | None) -> Verdict | None:

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from penstock.codec.body import Body
 from penstock.hooks import child
-from penstock.message import NewMessage, format_id
+from penstock.message import NewMessage, format_id, plain
 
 #: A larger payload stays where it is: scripts see its size alone.
 MOST_PAYLOAD_BYTES = 64 * 1024
-#: No valid message is larger, packed: its headers may be many, and each has a length.
+#: No valid message is larger, packed.
 MOST_PACKED_BYTES = 512 * 1024
 
-#: size, payload's length, key's, weight, priority, delay, ttl (-1 none), dedup id's length, id's, number of
-#: throttle keys, of headers; then payload, key, dedup id, id, throttle keys and headers.
-_HEAD = struct.Struct("<IIHHBddHHHI")
+#: size, payload's length, weight, priority, delay, ttl (-1 none); then payload and texts.
+_HEAD = struct.Struct("<IIHBdd")
 _WITHHELD = 0xFFFFFFFF
 _NAME = struct.Struct("<H")
 _VALUE = struct.Struct("<I")
+#: fairness key, headers, throttle keys, dedup id, id ("" none)
+_encode_texts = msgspec.msgpack.Encoder(enc_hook=plain).encode
 #: kind, attempts, enqueued at, delay asked for (-1 none), whether no attempt is left; reason, consumer.
 _FAILURE = struct.Struct("<BIqdB")
 
@@ -63,18 +64,9 @@ decode_answers = msgspec.msgpack.Decoder(list[Answer | None]).decode
 
 def pack_new(m: NewMessage) -> bytes:
     """Raises one of several errors for what is not a valid message, but not for all that is not."""
-    return _packed(
-        m.payload,
-        m.fairness_key,
-        m.weight,
-        m.priority,
-        m.delay_s,
-        -1.0 if m.ttl_s is None else m.ttl_s,
-        m.dedup_id,
-        "" if m.id is None else str(m.id),
-        m.throttle_keys,
-        m.headers,
-    )
+    ttl_s = -1.0 if m.ttl_s is None else m.ttl_s
+    texts = _encode_texts((m.fairness_key, m.headers, m.throttle_keys, m.dedup_id, m.id or ""))
+    return _packed(m.payload, m.weight, m.priority, m.delay_s, ttl_s, texts)
 
 
 def pack_failure(failure: Failure) -> bytes:
@@ -87,57 +79,18 @@ def pack_failure(failure: Failure) -> bytes:
         -1.0 if failure.delay_s is None else failure.delay_s,
         failure.last,
     )
-    parts = (head, _VALUE.pack(len(reason)), reason, _NAME.pack(len(consumer)), consumer)
-    return b"".join(parts) + _packed(
-        body.payload,
-        body.fairness_key,
-        body.weight,
-        body.priority,
-        0.0,
-        -1.0,
-        body.dedup_id,
-        format_id(failure.raw_id),
-        body.throttle_keys,
-        body.headers,
-    )
+    said = b"".join((head, _VALUE.pack(len(reason)), reason, _NAME.pack(len(consumer)), consumer))
+    message_id = format_id(failure.raw_id)
+    texts = _encode_texts((body.fairness_key, body.headers, body.throttle_keys, body.dedup_id, message_id))
+    return said + _packed(body.payload, body.weight, body.priority, 0.0, -1.0, texts)
 
 
-def _packed(
-    payload: bytes,
-    fairness_key: str,
-    weight: int,
-    priority: int,
-    delay_s: float,
-    ttl_s: float,
-    dedup_id: str | None,
-    message_id: str,
-    throttle_keys: Sequence[str],
-    headers: Mapping[str, str],
-) -> bytes:
-    size, key = len(payload), fairness_key.encode()
-    shown = size if size <= MOST_PAYLOAD_BYTES else _WITHHELD
-    dedup = b"" if dedup_id is None else dedup_id.encode()
-    head = _HEAD.pack(
-        size,
-        shown,
-        len(key),
-        weight,
-        priority,
-        delay_s,
-        ttl_s,
-        len(dedup),
-        len(message_id),
-        len(throttle_keys),
-        len(headers),
-    )
-    parts = [head, payload if shown == size else b"", key, dedup, message_id.encode()]
-    for name in throttle_keys:
-        raw = name.encode()
-        parts += (_NAME.pack(len(raw)), raw)
-    for name, value in headers.items():
-        raw, content = name.encode(), value.encode()
-        parts += (_NAME.pack(len(raw)), raw, _VALUE.pack(len(content)), content)
-    packed = b"".join(parts)
+def _packed(payload: bytes, weight: int, priority: int, delay_s: float, ttl_s: float, texts: bytes) -> bytes:
+    size = len(payload)
+    if size > MOST_PAYLOAD_BYTES:
+        packed = _HEAD.pack(size, _WITHHELD, weight, priority, delay_s, ttl_s) + texts
+    else:
+        packed = b"".join((_HEAD.pack(size, size, weight, priority, delay_s, ttl_s), payload, texts))
     if len(packed) > MOST_PACKED_BYTES:
         raise ValueError(f"{len(packed)} bytes are more than any message has")
     return packed
