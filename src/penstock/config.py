@@ -22,6 +22,8 @@ DEFAULT = "default"
 MAX_FILE_BYTES = 256 * 1024
 MAX_INTERVAL_MS = 60_000
 MIN_CACHE_BYTES, MAX_CACHE_BYTES = 1024, 2**40
+MAX_HOOK_MS = 1000
+MIN_HOOK_BYTES, MAX_HOOK_BYTES = 2**18, 2**26
 
 _SECTIONS = ("storage", "backends", "queues")
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
@@ -35,6 +37,7 @@ _MAX_NUMBER_CHARS = 64
 _STORE = ("engine", "path")
 _TUNING = ("durability", "interval_ms", "rocksdb.cache_capacity", "rocksdb.mode")
 _URL_OPTIONS = {"rocksdb": _TUNING, "memory": _TUNING[:2]}
+_HOOKS = ("hooks.time_limit_ms", "hooks.memory_limit")
 _ENCRYPTION = tuple(f"encryption.{name}" for name in ("enabled", "key_id", "key_file", "key_command"))
 
 
@@ -57,6 +60,13 @@ class EncryptionSettings(msgspec.Struct, frozen=True, kw_only=True):
     key_command: str | tuple[str, ...] | None = None
 
 
+class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What one call of a queue's script may take: processor time, and memory in bytes."""
+
+    time_limit_ms: int = 10
+    memory_limit: int = 2**20
+
+
 class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
     """An embedded store. `path` is absolute once it has been read; "" for the memory engine."""
 
@@ -66,6 +76,7 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
     interval_ms: int = 50
     rocksdb: RocksDBSettings = RocksDBSettings()
     encryption: EncryptionSettings = EncryptionSettings()
+    hooks: HookSettings = HookSettings()
 
 
 class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,7 +130,7 @@ def from_folder(path: str | os.PathLike[str], environ: Mapping[str, str] = os.en
     text = os.fsdecode(path)
     reader = _Reader(f"folder {text!r}", environ, Path())
     values: dict[str, object] = {"path": text}
-    reader.take_environment(values, (*_TUNING, *_ENCRYPTION))
+    reader.take_environment(values, (*_TUNING, *_ENCRYPTION, *_HOOKS))
     return Config(source=text, default=reader.storage(values))
 
 
@@ -130,7 +141,8 @@ def from_url(url: str, environ: Mapping[str, str] = os.environ) -> Config:
     if _scheme(url) not in _URL_OPTIONS:
         return Config(source=masked_url(url), default=BackendSettings(url=url))
     name = url.partition("?")[0]
-    return Config(source=name, default=_Reader(name, environ, Path()).embedded(url, (*_TUNING, *_ENCRYPTION)))
+    environment = (*_TUNING, *_ENCRYPTION, *_HOOKS)
+    return Config(source=name, default=_Reader(name, environ, Path()).embedded(url, environment))
 
 
 def load(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) -> Config:
@@ -141,7 +153,7 @@ def load(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) 
     tree = reader.document(file)
     reader.check_keys("", tree, _SECTIONS)
     storage = reader.mapping("storage", tree.get("storage"), _types(StorageSettings))
-    reader.take_environment(storage, (*_STORE, *_TUNING, *_ENCRYPTION))
+    reader.take_environment(storage, (*_STORE, *_TUNING, *_ENCRYPTION, *_HOOKS))
     backends = {
         backend: reader.backend(backend, value)
         for backend, value in reader.mapping("backends", tree.get("backends")).items()
@@ -161,7 +173,7 @@ def document(path: str | os.PathLike[str], environ: Mapping[str, str] = os.envir
 
 def variables() -> dict[str, str]:
     """Key below `storage` -> the environment variable that wins over it."""
-    return {key: _variable(key) for key in (*_STORE, *_TUNING, *_ENCRYPTION)}
+    return {key: _variable(key) for key in (*_STORE, *_TUNING, *_ENCRYPTION, *_HOOKS)}
 
 
 def is_url(target: str | os.PathLike[str]) -> bool:
@@ -286,7 +298,7 @@ class _Reader:
         target = storage
         if section:
             storage[section] = target = self.section(storage, section)
-        if leaf == "interval_ms" and re.fullmatch("[0-9]{1,9}", text):
+        if leaf in ("interval_ms", "time_limit_ms") and re.fullmatch("[0-9]{1,9}", text):
             target[leaf] = int(text)
         elif leaf == "enabled":
             target[leaf] = {"true": True, "false": False}.get(text.lower(), text)
@@ -322,13 +334,17 @@ class _Reader:
 
     def storage(self, values: dict[str, object]) -> StorageSettings:
         values["rocksdb"] = rocksdb = self.section(values, "rocksdb")
-        if "cache_capacity" in rocksdb:
-            rocksdb["cache_capacity"] = self.cache_bytes(rocksdb["cache_capacity"])
+        self.take_size(rocksdb, "rocksdb.cache_capacity", MIN_CACHE_BYTES, MAX_CACHE_BYTES, "1KiB to 1024GiB")
+        values["hooks"] = hooks = self.section(values, "hooks")
+        self.take_size(hooks, "hooks.memory_limit", MIN_HOOK_BYTES, MAX_HOOK_BYTES, "256KiB to 64MiB")
         encryption = self.encryption("storage.encryption", values.pop("encryption", None))
         checked = self.fields("storage", _types(StorageSettings), values)
         settings = msgspec.convert({**checked, "encryption": encryption}, StorageSettings)
         if not 1 <= settings.interval_ms <= MAX_INTERVAL_MS:
             raise self.refusal("storage.interval_ms", f"is out of range; accepted: 1 to {MAX_INTERVAL_MS}")
+        if not 1 <= settings.hooks.time_limit_ms <= MAX_HOOK_MS:
+            problem = f"is out of range; accepted: 1 to {MAX_HOOK_MS}"
+            raise self.refusal("storage.hooks.time_limit_ms", problem)
         if settings.engine == "memory":
             return msgspec.structs.replace(settings, path="")
         if not settings.path or "\0" in settings.path:
@@ -357,16 +373,18 @@ class _Reader:
             raise self.refusal(f"{key}.key_command", "must be a command and its arguments")
         return msgspec.structs.replace(settings, key_file=file, key_command=command)
 
-    def cache_bytes(self, value: object) -> int:
+    def take_size(self, section: dict[str, object], key: str, low: int, high: int, accepted: str) -> None:
+        """Make a number of bytes of a size that the section may have."""
+        leaf = key.rpartition(".")[2]
+        value = section.get(leaf, low)
         match = _SIZE.fullmatch(value) if isinstance(value, str) else None
         size = int(match[1]) * _UNITS[match[2] or ""] if match else value
-        if type(size) is not int or not MIN_CACHE_BYTES <= size <= MAX_CACHE_BYTES:
+        if type(size) is not int or not low <= size <= high:
             units = ", ".join(filter(None, _UNITS))
-            raise self.refusal(
-                "storage.rocksdb.cache_capacity",
-                f"must be 1KiB to 1024GiB, as bytes or with a unit; accepted: {units}",
-            )
-        return size
+            problem = f"must be {accepted}, as bytes or with a unit; accepted: {units}"
+            raise self.refusal(f"storage.{key}", problem)
+        if leaf in section:
+            section[leaf] = size
 
     def backend(self, name: str, value: object) -> StorageSettings | BackendSettings:
         key = _join("backends", name)

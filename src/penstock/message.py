@@ -54,7 +54,7 @@ TRANSITIONS: dict[tuple[State | None, Kind], tuple[State | None, ...]] = {
     (State.LEASED, Kind.EXTENDED): (State.LEASED,),
     (State.LEASED, Kind.ACKED): (State.DONE, None),
     (State.LEASED, Kind.NACKED): _WAITING,
-    (State.LEASED, Kind.RELEASED): (State.READY,),
+    (State.LEASED, Kind.RELEASED): _WAITING,
     (State.LEASED, Kind.DEAD): (State.DEAD, None),
     (State.LEASED, Kind.DROPPED): (None,),
     (State.DEAD, Kind.REDRIVEN): (State.READY, None),
@@ -82,12 +82,10 @@ def state_after(event: Event) -> State | None:
     A delay passes without an event: what this calls DELAYED is READY from the event's `due_ns` on.
     """
     match event.kind:
-        case Kind.ENQUEUED | Kind.UPDATED | Kind.NACKED:
+        case Kind.ENQUEUED | Kind.UPDATED | Kind.NACKED | Kind.RELEASED:
             return State.DELAYED if event.due_ns > event.at_ns else State.READY
         case Kind.LEASED | Kind.EXTENDED:
             return State.LEASED
-        case Kind.RELEASED:
-            return State.READY
         case Kind.ACKED:
             return State.DONE if event.due_ns else None
         case Kind.DEAD:

@@ -11,6 +11,7 @@ from penstock.message import checked_name
 
 DAY_S = 86_400.0
 MAX_DURATION_S = 10 * 365 * DAY_S
+MAX_SCRIPT_BYTES = 64 * 1024
 
 
 class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -80,6 +81,7 @@ def queue_settings(name: str, values: dict[str, object]) -> QueueSettings:
             shown = f"is {value!r}" if abs(value) < 2**64 else "is out of range"
             raise InvalidConfig(f"queue {name!r}: {key} {shown}; accepted: {low} to {high}")
     _check_retry(name, settings.retry)
+    _check_scripts(settings)
     if settings.dead_letter is not None:
         _check_name(settings.dead_letter, "dead_letter", name)
     if settings.dead_letter == name:
@@ -123,6 +125,20 @@ def _check_name(value: str, what: str, queue: str) -> None:
         checked_name(value, what)
     except InvalidMessage as error:
         raise InvalidConfig(f"queue {queue!r}: {error}" if queue else str(error)) from None
+
+
+def _check_scripts(settings: QueueSettings) -> None:
+    """Their sizes; what is in them is checked by the backend that will run them."""
+    for key in ("on_enqueue", "on_failure"):
+        script = getattr(settings, key)
+        try:
+            size = len(script.encode()) if script is not None else 0
+        except UnicodeEncodeError:
+            raise InvalidConfig(f"queue {settings.name!r}: {key} has a lone surrogate: not UTF-8") from None
+        if size > MAX_SCRIPT_BYTES:
+            raise InvalidConfig(
+                f"queue {settings.name!r}: {key} has {size} bytes; accepted: up to {MAX_SCRIPT_BYTES}"
+            )
 
 
 def _check_retry(name: str, retry: Retry) -> None:

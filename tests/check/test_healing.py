@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import Kind, NewMessage, StorageCorrupt
-from penstock.backends.embedded import keys, leases
+from penstock.backends.embedded import healing, keys
 from penstock.backends.embedded.checking import evidence
 from penstock.backends.embedded.keys import Meta
 from penstock.codec import frame
@@ -167,7 +167,7 @@ def test_quarantine_is_listed_in_pages() -> None:
 
 
 def test_a_lease_reads_a_bounded_part_of_the_journal_for_an_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "HEAL_EVENTS", 50)
+    monkeypatch.setattr(healing, "HEAL_EVENTS", 50)
     system = MemorySystem()
     q = system.create("q")
     first = q.enqueue(b"lost")

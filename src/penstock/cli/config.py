@@ -37,7 +37,7 @@ def _value(found: Row) -> str:
         return "true" if value else "false"
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none"
-    if found["key"].endswith("cache_capacity"):
+    if found["key"].endswith(("cache_capacity", "memory_limit")):
         return size(value)
     return f"{value:g}" if isinstance(value, float) else str(value)
 

@@ -37,6 +37,7 @@ _STORE, _MESSAGES, _HISTORY, _TRUST, _RUN = "The store", "Messages", "History", 
 COMMANDS: dict[str, Place] = {
     "init": Place(_STORE, "store", "Create a store; one that is there already is left as it is."),
     "queues": Place(_STORE, "queues", "List, create, update and delete queues."),
+    "hooks": Place(_STORE, "hooks", "Try a queue's script."),
     "stats": Place(_STORE, "stats", "Show the numbers of the queues: depth by state, ages, rates."),
     "health": Place(_STORE, "store", "Say whether the store is well."),
     "info": Place(_STORE, "store", "Show what is open: version, place, engine, durability, capabilities."),

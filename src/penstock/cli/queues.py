@@ -92,10 +92,10 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
         "--compress-over", "SIZE", values.or_none(values.size), "Compress payloads larger than this. (none)"
     ),
     "on_enqueue": _option(
-        "--on-enqueue", "SCRIPT", values.or_none(str), "A script that sees each new message. (none)"
+        "--on-enqueue", "FILE", values.or_none(values.script), "A Lua script for new messages. (none)"
     ),
     "on_failure": _option(
-        "--on-failure", "SCRIPT", values.or_none(str), "A script that decides about failures. (none)"
+        "--on-failure", "FILE", values.or_none(values.script), "A Lua script for failures. (none)"
     ),
 }
 

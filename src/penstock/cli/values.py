@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -124,6 +125,16 @@ def _moment(text: str, direction: int, word: str) -> int:
         ) from None
     at = at.replace(tzinfo=at.tzinfo or UTC)
     return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * (NS_PER_S // 1_000_000)
+
+
+def script(path: str) -> str:
+    """What is in a file that holds a script."""
+    try:
+        return Path(path).read_text("utf-8")
+    except OSError as error:
+        raise typer.BadParameter(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise typer.BadParameter(f"{path} is not UTF-8 text") from None
 
 
 def headers(pairs: list[str]) -> dict[str, str]:

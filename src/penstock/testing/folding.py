@@ -29,7 +29,7 @@ class Fold(msgspec.Struct):
         kinds: Counter[Kind] = Counter()
         for (before, kind, _), count in self.steps.items():
             kinds[kind] += count if kind != Kind.EXPIRED or before == State.LEASED else 0
-        failures = (Kind.NACKED, Kind.RELEASED, Kind.DEAD, Kind.EXPIRED)
+        failures = (Kind.NACKED, Kind.RELEASED, Kind.DEAD, Kind.DROPPED, Kind.EXPIRED)
         return kinds[Kind.ENQUEUED], kinds[Kind.ACKED], sum(kinds[kind] for kind in failures)
 
 

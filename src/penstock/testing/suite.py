@@ -23,6 +23,7 @@ from penstock.testing.failure_suite import FailureSuite
 from penstock.testing.fairness_suite import FairnessSuite
 from penstock.testing.fifo_suite import FifoSuite
 from penstock.testing.held_suite import HeldBodySuite
+from penstock.testing.hook_suite import HookSuite
 from penstock.testing.journal_suite import JournalSuite
 from penstock.testing.lease_suite import LeaseSuite
 from penstock.testing.limit_suite import LimitSuite
@@ -54,6 +55,7 @@ class BackendSuite(
     ReceiptSuite,
     WaitingSuite,
     FailureSuite,
+    HookSuite,
     DeadLetterSuite,
     MoveSuite,
     PurgeSuite,

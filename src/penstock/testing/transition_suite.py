@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock import Kind, ManualClock, NewMessage, Penstock
+from penstock import Kind, ManualClock, NewMessage, Penstock, State
 from penstock.message import TRANSITIONS
 from penstock.testing.folding import Step, fold, read_events
 from penstock.testing.harness import BackendCase, ack, bury, requires, sweep_all, take_one
 
-#: Need damage to repair, or hooks: proved where those are.
+#: Need damage to repair, or a script: proved where those are.
 ELSEWHERE = (Kind.REPAIRED, Kind.DROPPED)
+BY_SCRIPTS: set[Step] = {(State.LEASED, Kind.RELEASED, State.DELAYED)}
 
 DOCUMENTED: set[Step] = {
     (before, kind, after)
     for (before, kind), afters in TRANSITIONS.items()
     for after in afters
     if kind not in ELSEWHERE
-}
+} - BY_SCRIPTS
 
 
 def replace_what_waits(ps: Penstock, clock: ManualClock) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock import config
-from penstock.config import Config, EncryptionSettings, RocksDBSettings, StorageSettings
+from penstock.config import Config, EncryptionSettings, HookSettings, RocksDBSettings, StorageSettings
 from penstock.errors import InvalidConfig
 
 SAMPLE = """\
@@ -24,7 +24,7 @@ queues:
   emails: {backend: default, lease_s: 30, dead_letter: emails-dead}
   clicks: {backend: fast, max_attempts: 3}
 """  # noqa: E501  # as it stands in the specification
-STORAGE_KEYS = ("engine", "path", "durability", "interval_ms", "rocksdb", "encryption")
+STORAGE_KEYS = ("engine", "path", "durability", "interval_ms", "rocksdb", "encryption", "hooks")
 HOME = {"HOME": "/home/ann"}
 
 #: variable -> (a value, what it makes of the settings, a wrong value, what its error says is accepted)
@@ -73,6 +73,18 @@ OVERRIDES: dict[str, tuple[str, dict[str, object], str, str]] = {
         {"encryption": EncryptionSettings(key_command=("pass", "show"))},
         "'a",
         "unbalanced quotes",
+    ),
+    "PENSTOCK_STORAGE_HOOKS_TIME_LIMIT_MS": (
+        "50",
+        {"hooks": HookSettings(time_limit_ms=50)},
+        "0",
+        "1 to 1000",
+    ),
+    "PENSTOCK_STORAGE_HOOKS_MEMORY_LIMIT": (
+        "4MiB",
+        {"hooks": HookSettings(memory_limit=2**22)},
+        "1KiB",
+        "KiB, MiB, GiB, KB, MB, GB",
     ),
 }
 

@@ -22,7 +22,8 @@ def documented(structs: list[type[msgspec.Struct]]) -> list[str]:
 
 def test_every_key_and_variable_is_documented() -> None:
     text = DOCS.read_text()
-    keys = documented([StorageSettings, RocksDBSettings, config.EncryptionSettings, QueueSettings, Retry])
+    sections: list[type[msgspec.Struct]] = [RocksDBSettings, config.EncryptionSettings, config.HookSettings]
+    keys = documented([StorageSettings, *sections, QueueSettings, Retry])
     assert [key for key in [*keys, "url", "backend", *OVERRIDES] if f"`{key}`" not in text] == []
 
 
@@ -32,6 +33,7 @@ def test_every_documented_default_is_the_default() -> None:
         StorageSettings(),
         RocksDBSettings(),
         config.EncryptionSettings(),
+        config.HookSettings(),
         QueueSettings(name="q"),
         Retry(),
     ):
@@ -39,8 +41,8 @@ def test_every_documented_default_is_the_default() -> None:
             value = getattr(struct, key)
             if key == "name" or isinstance(value, msgspec.Struct):
                 continue
-            if key == "cache_capacity":
-                assert rows[key] == "`256MiB`"
+            if key in ("cache_capacity", "memory_limit"):
+                assert rows[key] == f"`{value // 2**20}MiB`"
                 continue
             plain = yaml.safe_load(rows[key].strip("`"))
             assert plain == (list(value) if isinstance(value, tuple) else value), key

@@ -22,7 +22,8 @@ from penstock.settings import QueueSettings, queue_settings
 T = TypeVar("T")
 
 #: Settings whose machinery this version does not have: refused, never ignored.
-_NOT_YET = ("on_enqueue", "on_failure")
+_NOT_YET: tuple[str, ...] = ()
+
 
 #: Before the number of a queue in the flags of a system entry: what a lost row is made anew from.
 NUMBER_FLAG = "number:"

@@ -25,37 +25,37 @@ from penstock.backends.base import (
     RekeyReport,
     Throttle,
 )
-from penstock.backends.embedded import calls, history, keys, leases, quarantine, reads
+from penstock.backends.embedded import calls, history, leases, quarantine, reads
 from penstock.backends.embedded.admin import Admin
 from penstock.backends.embedded.arguments import check_lease_s, check_reason, checked_state
 from penstock.backends.embedded.bulk import Bulk
 from penstock.backends.embedded.calls import Call
+from penstock.backends.embedded.capabilities import CAPABILITIES
 from penstock.backends.embedded.checking.checkup import Checkup
 from penstock.backends.embedded.complaints import complaints
 from penstock.backends.embedded.engine import Durability, Engine, Transaction
 from penstock.backends.embedded.enqueue import Enqueuer
+from penstock.backends.embedded.failures import Failures
 from penstock.backends.embedded.founding import FORMAT_VERSION, found
+from penstock.backends.embedded.hooking import Hooking
 from penstock.backends.embedded.housekeeper import housekeepers
-from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.lookup import CODES
 from penstock.backends.embedded.polling import Polling
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rekey import Rekey
-from penstock.backends.embedded.rows import MARK, unmarked
 from penstock.backends.embedded.sweep import apply_waiting
 from penstock.backends.embedded.throttles import Throttles
 from penstock.backends.embedded.upkeep import Upkeep
+from penstock.backends.embedded.user_state import UserState
 from penstock.backends.embedded.worlds import Worlds
-from penstock.capabilities import Capabilities
 from penstock.clock import Clock, SystemClock, to_ns
 from penstock.codec.body import check_duration
-from penstock.config import EncryptionSettings
+from penstock.config import EncryptionSettings, HookSettings
 from penstock.errors import InvalidMessage, QueueNotFound, StorageCorrupt, StorageError
 from penstock.event import Entry, Event
 from penstock.keyring import EnvironmentKeys, KeyProvider
 from penstock.kv.base import Store
 from penstock.message import (
-    MAX_PAYLOAD_BYTES,
     Delivery,
     DueItem,
     EnqueueResult,
@@ -64,7 +64,6 @@ from penstock.message import (
     Outcome,
     Page,
     check_count,
-    checked_name,
     parse_id,
 )
 from penstock.settings import QueueSettings
@@ -72,22 +71,6 @@ from penstock.settings import QueueSettings
 T = TypeVar("T")
 
 log = logging.getLogger("penstock")
-
-CAPABILITIES = Capabilities(
-    atomic_ack=True,
-    replay=True,
-    idempotent_enqueue=True,
-    transactions=True,
-    persistence=True,
-    time_to_live=True,
-    prioritization=True,
-    batch_operations=True,
-    delay=True,
-    fairness=True,
-    throttling=True,
-    journal=True,
-    fifo=True,
-)
 
 
 class EmbeddedBackend:
@@ -105,6 +88,7 @@ class EmbeddedBackend:
         rng: random.Random | None = None,
         encryption: EncryptionSettings | None = None,
         provider: KeyProvider | None = None,
+        hooks: HookSettings | None = None,
     ) -> None:
         self.name = "embedded"
         self.capabilities = msgspec.structs.replace(CAPABILITIES, persistence=path is not None)
@@ -118,16 +102,20 @@ class EmbeddedBackend:
         self._admin = Admin(self._engine, self._worlds, self.name)
         self._admin.load()
         self._enqueuer = Enqueuer(self._engine)
-        self._polling = Polling(self._engine)
+        self._state = UserState(self._engine)
         self._throttles = Throttles(self._engine, self._worlds)
+        self._hooking = Hooking(self._engine, hooks or HookSettings(), self._state.get)
+        self._failures = Failures(self._engine, self._hooking)
+        self._polling = Polling(self._engine, self._failures)
         self._bulk = Bulk(self._engine)
         self._rekey = Rekey(self._engine)
         self._checkup = Checkup(self._engine, self._worlds, self._admin)
-        self.upkeep = Upkeep(self._engine, self._bulk, self._worlds, self._rekey)
+        self.upkeep = Upkeep(self._engine, self._failures, self._bulk, self._worlds, self._rekey)
         self._checkup.finish_reindex()
         self._closed = threading.Event()
         #: What stands before the store (its listener) and what is let go after it: closed with it.
         self.before_close = ExitStack()
+        self.before_close.callback(self._hooking.scripts.close)
         self.after_close = ExitStack()
         log.info(
             "opened engine=%s path=%s durability=%s format=%d queues=%d",
@@ -143,9 +131,11 @@ class EmbeddedBackend:
     # -- queues ---------------------------------------------------------------------------------
 
     def create_queue(self, settings: QueueSettings) -> None:
+        self._hooking.check([settings])
         self._engine.durably(lambda: self._admin.change(lambda: self._admin.create(settings)))
 
     def update_queue(self, settings: QueueSettings, was: QueueSettings) -> bool:
+        self._hooking.check([settings])
         return self._engine.durably(lambda: self._admin.change(lambda: self._admin.update(settings, was)))
 
     def delete_queue(self, name: str) -> None:
@@ -155,6 +145,7 @@ class EmbeddedBackend:
             self._bulk.resume(slices=1)
 
     def replace_queues(self, settings: Sequence[QueueSettings]) -> None:
+        self._hooking.check(settings)
         self._engine.durably(lambda: self._admin.change(lambda: self._admin.replace(settings)))
 
     def queues(self) -> list[QueueSettings]:
@@ -166,11 +157,14 @@ class EmbeddedBackend:
     # -- messages -------------------------------------------------------------------------------
 
     def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
+        messages = self._hooking.enqueued(queue, messages)
         return self._engine.durably_merged(
             queue, messages, lambda batch: self._enqueuer.enqueue(queue, batch)
         )
 
     def upsert(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
+        messages = self._hooking.enqueued(queue, messages)
+
         def command() -> list[EnqueueResult]:
             with self._engine.lock:
                 apply_waiting(self._engine)
@@ -196,12 +190,14 @@ class EmbeddedBackend:
             check_duration(delay_s, "delay_s")
         delay_ns = None if delay_s is None else to_ns(delay_s)
         apply_waiting(self._engine)
-        return self._change(queue, lambda txn, q: leases.nack(txn, q, receipts, delay_ns, reason))
+        settle = self._failures.decided(queue, "nack", receipts, delay_s, reason)
+        return self._change(queue, lambda txn, q: leases.nack(txn, q, receipts, delay_ns, reason, settle))
 
     def reject(self, queue: str, receipts: Sequence[str], reason: str) -> list[Outcome]:
         check_reason(reason)
         apply_waiting(self._engine)
-        return self._change(queue, lambda txn, q: leases.reject(txn, q, receipts, reason))
+        settle = self._failures.decided(queue, "reject", receipts, None, reason)
+        return self._change(queue, lambda txn, q: leases.reject(txn, q, receipts, reason, settle))
 
     def extend(self, queue: str, receipts: Sequence[str], lease_s: float) -> list[Outcome]:
         check_lease_s(lease_s)
@@ -319,35 +315,13 @@ class EmbeddedBackend:
     # -- user state -----------------------------------------------------------------------------
 
     def put_state(self, key: str, value: bytes) -> None:
-        row_key = keys.meta(Meta.USER_STATE, checked_name(key, "state key"))
-        if not isinstance(value, bytes) or len(value) > MAX_PAYLOAD_BYTES:
-            raise InvalidMessage(f"state value must be bytes, {MAX_PAYLOAD_BYTES} at most")
-
-        def command() -> None:
-            with self._engine.lock, self._engine.transaction() as txn:
-                txn.changed = True
-                txn.put(row_key, MARK + value, self._engine.meta)
-                txn.answered(None)
-
-        self._engine.durably(command)
+        self._state.put(key, value)
 
     def get_state(self, key: str) -> bytes | None:
-        row_key = keys.meta(Meta.USER_STATE, checked_name(key, "state key"))
-        with self._engine.lock:
-            self._engine.check_usable()
-            raw = self._engine.kv.get(row_key, self._engine.meta)
-        return None if raw is None else unmarked(raw, "user state")
+        return self._state.get(key)
 
     def delete_state(self, key: str) -> None:
-        row_key = keys.meta(Meta.USER_STATE, checked_name(key, "state key"))
-
-        def command() -> None:
-            with self._engine.lock, self._engine.transaction() as txn:
-                txn.changed = True
-                txn.delete(row_key, self._engine.meta)
-                txn.answered(None)
-
-        self._engine.durably(command)
+        self._state.delete(key)
 
     # -- throttles ------------------------------------------------------------------------------
 
@@ -384,7 +358,7 @@ class EmbeddedBackend:
         if engine.write_failure is not None:
             return BackendHealth("unhealthy", [f"the last write failed: {engine.write_failure}"])
         with engine.lock:
-            reasons = [*complaints(engine), *self.upkeep.reasons()]
+            reasons = [*complaints(engine), *self.upkeep.reasons(), *self._hooking.reasons()]
         return BackendHealth("degraded" if reasons else "healthy", reasons)
 
     def metrics(self) -> BackendMetrics:

@@ -86,6 +86,8 @@ class Engine:
         self.when_stopped: Callable[[], None] = lambda: None
         #: The transaction under way; one that an interrupt ended is still here.
         self.open_transaction: Transaction | None = None
+        #: Leases have ended whose messages' fate a script decides: that is not done with the lock held.
+        self.undecided = False
         #: Why the last write failed, until one succeeds: some engines then refuse all others.
         self.write_failure: BaseException | None = None
         self.writes = 0

@@ -32,6 +32,7 @@ from penstock.errors import (
     as_answer,
 )
 from penstock.event import Kind
+from penstock.hooks.scripts import Refused
 from penstock.kv.base import Row
 from penstock.message import (
     DEFAULT_PRIORITY,
@@ -259,7 +260,7 @@ class Enqueuer:
 
     def _check(self, q: QueueState, m: NewMessage) -> None:
         if not isinstance(m, NewMessage):
-            raise _not_a_message(m)
+            raise m.error if isinstance(m, Refused) else _not_a_message(m)
         check_message(m)
         if q.settings.fifo and (m.delay_s or m.priority != DEFAULT_PRIORITY):
             raise InvalidMessage(
@@ -281,6 +282,8 @@ def _given_id(m: NewMessage) -> bytes | None:
 
 
 def _refusal(m: object, error: Exception) -> PenstockError:
+    if isinstance(m, Refused):
+        return m.error
     if isinstance(error, PenstockError):
         return as_answer(error)
     if not isinstance(m, NewMessage):

@@ -9,15 +9,13 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.backends.embedded import keys
-from penstock.backends.embedded.checking.evidence import last_events
-from penstock.backends.embedded.checking.view import View
 from penstock.backends.embedded.deadletter import kill
 from penstock.backends.embedded.engine import Engine, Transaction
+from penstock.backends.embedded.healing import DamagedBodies, decodes, heal_orphans, without_strays
 from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.lanes import Lane
-from penstock.backends.embedded.lookup import NO_BODY, Found, ready_found
+from penstock.backends.embedded.lookup import NO_BODY, Found
 from penstock.backends.embedded.meters import ACKED, FAILED
-from penstock.backends.embedded.quarantine import keep
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import (
     LEASED_HEAD,
@@ -49,8 +47,6 @@ from penstock.kv.base import Row
 from penstock.message import OK, Delivery, Outcome, parse_receipt
 from penstock.scheduling.retry import retry_delay_s
 
-DAMAGED = "its body does not decode"
-
 _NO_VARIABLE: Variable = ("", {}, (), None)
 
 #: From so many bodies on, neighbours are read by one scan instead of one look-up each.
@@ -65,12 +61,12 @@ def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: 
     taken = q.ready.take(txn, count)
     if not taken:
         return None
-    if txn.engine.kv.losses() and not (taken := _without_strays(txn, q, taken)):
+    if txn.engine.kv.losses() and not (taken := without_strays(txn, q, taken)):
         return []
     read = _read_bodies(txn.engine, q, [row[0][-16:] for _, row in taken])
     bodies = [body for body in read if body is not None]
     if len(bodies) < len(taken):
-        taken = _heal_orphans(txn, q, taken, read)
+        taken = heal_orphans(txn, q, taken, read)
         if not taken:
             return []
     until_ns = txn.now_ns + lease_ns
@@ -80,42 +76,8 @@ def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: 
         granted = _grant(txn, q, taken, bodies, until_ns, consumer) if taken else []
         return _deliveries(q, granted, txn.now_ns, until_ns, consumer)
     except (struct.error, msgspec.DecodeError, UnicodeDecodeError, StorageCorrupt) as error:
-        damaged = [row for (_, row), body in zip(taken, bodies, strict=True) if not _decodes(body)]
+        damaged = [row for (_, row), body in zip(taken, bodies, strict=True) if not decodes(body)]
         raise DamagedBodies(f"a body of queue {q.name!r} does not decode: {error}", damaged) from error
-
-
-#: Events that a lease reads at most, back from the last, to find out about an orphan: others wait for it.
-HEAL_EVENTS = 2_000
-
-
-class DamagedBodies(StorageCorrupt):
-    """Ready messages that cannot be handed out; nothing of the lease happened."""
-
-    def __init__(self, what: str, rows: list[Row]) -> None:
-        super().__init__(what)
-        self.rows = rows
-
-
-def set_aside(txn: Transaction, q: QueueState, rows: list[Row]) -> None:
-    """Damaged messages leave the queue, their bodies for quarantine: those behind them are delivered.
-
-    This is what a repair does with them too.
-    """
-    engine = txn.engine
-    ids = [row[0][-16:] for row in rows]
-    bodies = engine.kv.get_many([q.prefix + raw_id for raw_id in ids], engine.messages)
-    for row, raw_id, body in zip(rows, ids, bodies, strict=True):
-        leave(txn, q, ready_found(engine, q, row))
-        keep(txn, q.name, "messages", q.prefix + raw_id, body or b"", DAMAGED)
-    txn.record(q, Kind.REPAIRED, ids, reason=DAMAGED)
-
-
-def _decodes(body: bytes) -> bool:
-    try:
-        decode_body(body)
-    except StorageCorrupt:
-        return False
-    return True
 
 
 class _Granted(NamedTuple):
@@ -276,55 +238,7 @@ def _read_bodies(engine: Engine, q: QueueState, ids: list[bytes]) -> list[bytes 
     return bodies
 
 
-def _without_strays(txn: Transaction, q: QueueState, taken: list[tuple[Lane, Row]]) -> list[tuple[Lane, Row]]:
-    """Where tables were lost, index rows that had been deleted may be back: their messages are elsewhere.
-
-    Nobody counted them, so nothing is counted out.
-    """
-    elsewhere = (StateCode.LEASED, StateCode.DELAYED, StateCode.DEAD, StateCode.DONE)
-    wanted = [keys.state(q.qid, code, row[0][-16:]) for _, row in taken for code in elsewhere]
-    found = txn.engine.kv.get_many(wanted, txn.engine.state)
-    sound = []
-    for n, pair in enumerate(taken):
-        states = found[n * len(elsewhere) : (n + 1) * len(elsewhere)]
-        if not any(states):
-            sound.append(pair)
-            continue
-        key = pair[1][0]
-        txn.changed = True
-        txn.delete(key, txn.engine.ready)
-        if q.settings.fifo and not any(states[:2]):
-            q.ready.unblock(key[4:-24])
-    return sound
-
-
-def _heal_orphans(
-    txn: Transaction, q: QueueState, taken: list[tuple[Lane, Row]], bodies: list[bytes | None]
-) -> list[tuple[Lane, Row]]:
-    """Index rows without a body are removed, and the journal says so; the others are returned.
-
-    Whether a message was counted is what the journal knows: its body may be lost, or it left long ago.
-    """
-    lost_pairs = [pair for pair, body in zip(taken, bodies, strict=True) if body is None]
-    orphans = [row for _, row in lost_pairs]
-    view = View(txn.engine.kv, txn.engine)
-    evidence = last_events(view, q, [key[-16:] for key, _ in orphans], HEAL_EVENTS)
-    view.release()
-    for key, value in orphans:
-        txn.delete(key, txn.engine.ready)
-        if value[1]:
-            txn.delete(keys.state(q.qid, StateCode.READY, key[-16:]), txn.engine.state)
-        if expires_ns := int.from_bytes(value[8:16], "big"):
-            txn.delete_due(Due.TTL, expires_ns, q.qid, key[-16:])
-    for lane, _ in lost_pairs:
-        q.ready.undelivered(txn, lane)
-    lost = sum(evidence.alive(key[-16:]) for key, _ in orphans)
-    q.counters.counts[StateCode.READY] -= min(lost, q.counters.counts[StateCode.READY])
-    txn.record(q, Kind.REPAIRED, [key[-16:] for key, _ in orphans], reason="ready row without a body")
-    return [pair for pair, body in zip(taken, bodies, strict=True) if body is not None]
-
-
-def _holding(
+def holding(
     engine: Engine, q: QueueState, receipts: Sequence[str], outcomes: list[Outcome]
 ) -> list[tuple[int, bytes, bytes]]:
     """(place, id, state row) of every receipt that still holds its message; the others are answered."""
@@ -345,7 +259,7 @@ def _holding(
 
 def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcome]:
     outcomes = [OK] * len(receipts)
-    held = _holding(txn.engine, q, receipts, outcomes)
+    held = holding(txn.engine, q, receipts, outcomes)
     if not held:
         return outcomes
     txn.changed = True
@@ -383,7 +297,7 @@ def extend(txn: Transaction, q: QueueState, receipts: Sequence[str], lease_ns: i
     # Unlike an ack, extending twice is no contradiction: a repeated receipt has the first one's outcome.
     distinct = list(dict.fromkeys(map(str, receipts)))
     answers = [OK] * len(distinct)
-    held = _holding(txn.engine, q, distinct, answers)
+    held = holding(txn.engine, q, distinct, answers)
     if held:
         _extend(txn, q, held, lease_ns)
     outcomes = dict(zip(distinct, answers, strict=True))
@@ -407,10 +321,18 @@ def _extend(txn: Transaction, q: QueueState, held: list[tuple[int, bytes, bytes]
 
 #: What becomes of a failed message: None for dead, else the time it becomes visible again.
 Decide = Callable[[StateRow], int | None]
+Leased = list[tuple[bytes, StateRow]]
+#: What `give_back` does, or the same with what a script decided.
+GiveBack = Callable[[Transaction, QueueState, Leased, Decide, Kind, str], None]
 
 
 def nack(
-    txn: Transaction, q: QueueState, receipts: Sequence[str], delay_ns: int | None, reason: str
+    txn: Transaction,
+    q: QueueState,
+    receipts: Sequence[str],
+    delay_ns: int | None,
+    reason: str,
+    settle: GiveBack | None = None,
 ) -> list[Outcome]:
     settings, rng, now_ns = q.settings, txn.engine.rng, txn.now_ns
 
@@ -421,30 +343,37 @@ def nack(
             return now_ns + delay_ns
         return now_ns + to_ns(retry_delay_s(settings.retry, row.attempts, rng))
 
-    return _fail(txn, q, receipts, decide, reason)
+    return _fail(txn, q, receipts, decide, reason, settle)
 
 
-def reject(txn: Transaction, q: QueueState, receipts: Sequence[str], reason: str) -> list[Outcome]:
-    return _fail(txn, q, receipts, lambda row: None, reason)
+def reject(
+    txn: Transaction, q: QueueState, receipts: Sequence[str], reason: str, settle: GiveBack | None = None
+) -> list[Outcome]:
+    return _fail(txn, q, receipts, lambda row: None, reason, settle)
 
 
 def _fail(
-    txn: Transaction, q: QueueState, receipts: Sequence[str], decide: Decide, reason: str
+    txn: Transaction,
+    q: QueueState,
+    receipts: Sequence[str],
+    decide: Decide,
+    reason: str,
+    settle: GiveBack | None,
 ) -> list[Outcome]:
     outcomes = [OK] * len(receipts)
-    held = _holding(txn.engine, q, receipts, outcomes)
+    held = holding(txn.engine, q, receipts, outcomes)
     failed = [(raw_id, decode_state(raw)) for _, raw_id, raw in held]
-    give_back(txn, q, failed, decide, Kind.NACKED, reason)
+    (settle or give_back)(txn, q, failed, decide, Kind.NACKED, reason)
     return outcomes
 
 
-def release(txn: Transaction, q: QueueState, ended: list[tuple[bytes, StateRow]]) -> None:
+def release(txn: Transaction, q: QueueState, ended: Leased, settle: GiveBack | None = None) -> None:
     """Leases that ran out: a failure each, and READY again at once."""
 
     def decide(row: StateRow) -> int | None:
         return None if row.attempts >= q.settings.max_attempts else txn.now_ns
 
-    give_back(txn, q, ended, decide, Kind.RELEASED, "")
+    (settle or give_back)(txn, q, ended, decide, Kind.RELEASED, "")
 
 
 def give_back(

@@ -102,6 +102,7 @@ def _backend(
             rng=rng,
             encryption=encryption,
             provider=keys or configured_keys(encryption.key_file, encryption.key_command),
+            hooks=settings.hooks,
         )
     except BaseException as error:
         kv.close()

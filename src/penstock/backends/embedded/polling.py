@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
-from penstock.backends.embedded import leases
+from penstock.backends.embedded import healing, leases
 from penstock.backends.embedded.arguments import check_lease_s
 from penstock.backends.embedded.engine import Engine
+from penstock.backends.embedded.failures import Failures
 from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.sweep import SLICE, apply_due, release_for
 from penstock.clock import to_ns
@@ -20,8 +22,9 @@ log = logging.getLogger("penstock")
 class Polling:
     """Leases from the queues of one store."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, failures: Failures) -> None:
         self._engine = engine
+        self._failures = failures
 
     def lease(
         self,
@@ -42,8 +45,15 @@ class Polling:
         if max_messages == 0:
             return []
         deadline_ns = engine.clock.now_ns() + to_ns(wait_s)
+        settled = False
         while listening():
-            deliveries = engine.durably(lambda: self._lease_now(queue, max_messages, lease_s, consumer))
+            command = partial(self._lease_now, queue, max_messages, lease_s, consumer, settled=settled)
+            deliveries = engine.durably(command)
+            settled = deliveries is None
+            if deliveries is None:
+                # Outside of the command: others may be waiting for it, and scripts take their time.
+                self._failures.release(queue, max_messages)
+                continue
             if deliveries or engine.clock.now_ns() >= deadline_ns:
                 return deliveries
             self._wait(queue, deadline_ns)
@@ -54,21 +64,24 @@ class Polling:
         return []
 
     def _lease_now(
-        self, queue: str, max_messages: int, lease_s: float | None, consumer: str
-    ) -> list[Delivery]:
+        self, queue: str, max_messages: int, lease_s: float | None, consumer: str, *, settled: bool
+    ) -> list[Delivery] | None:
+        """None: scripts have to be asked first about leases that ended."""
         engine = self._engine
         apply_due(engine, Due.TTL)
         while True:
             release_for(engine, queue, max_messages)
+            if engine.undecided and not settled:
+                return None
             with engine.lock:  # Kept until they are set aside: someone else would take them too.
                 try:
                     deliveries = self._hand_out(queue, max_messages, lease_s, consumer)
-                except leases.DamagedBodies as damaged:
+                except healing.DamagedBodies as damaged:
                     if not damaged.rows:
                         raise
                     log.error("%s: moved to quarantine", damaged)
                     with engine.transaction() as txn:
-                        leases.set_aside(txn, engine.queue(queue), damaged.rows)
+                        healing.set_aside(txn, engine.queue(queue), damaged.rows)
                     continue
             if deliveries is not None:
                 return deliveries

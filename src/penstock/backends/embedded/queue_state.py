@@ -13,6 +13,7 @@ from penstock.backends.embedded.meters import QueueMeter
 from penstock.backends.embedded.ready import ReadyIndex
 from penstock.backends.embedded.rows import Counters, CursorRow, decode_counters, decode_cursor, decode_state
 from penstock.errors import StorageCorrupt
+from penstock.hooks.scripts import Script
 from penstock.message import DEFAULT_PRIORITY
 from penstock.scheduling.throttle import NEVER_NS
 from penstock.settings import QueueSettings
@@ -38,6 +39,8 @@ class QueueState:
         self.loaded = False
         self.runs: list[bytes] = []
         self.pending = 0
+        #: What its hooks were, when they were last run, and how they fare.
+        self.scripts: dict[str, Script] = {}
 
     @property
     def name(self) -> str:

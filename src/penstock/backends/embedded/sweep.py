@@ -14,7 +14,7 @@ from operator import itemgetter
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import FAR_FUTURE_NS, Engine, Transaction
 from penstock.backends.embedded.keys import Due, StateCode
-from penstock.backends.embedded.leases import release
+from penstock.backends.embedded.leases import GiveBack, release
 from penstock.backends.embedded.lookup import Found, find_sound
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import DEDUP_ROW, StateRow, decode_state
@@ -57,10 +57,16 @@ def apply_due(engine: Engine, kind: Due, limit: int = SLICE) -> int:
 
 def _apply(engine: Engine, kind: Due, due: list[tuple[int, int, bytes]]) -> int:
     # A write for each queue: two may send messages of one id to the same dead-letter queue.
+    undecided = 0
     for qid, items in _by_queue(due):
         q = engine.sound_queue(qid)
         if q is None and qid in engine.by_qid:
             continue  # Damaged: what is due of it waits for a repair, the others do not.
+        if kind == Due.LEASE and q is not None and q.settings.on_failure is not None:
+            engine.undecided = True
+            engine.next_due_ns[kind] = min(engine.next_due_ns[kind], items[0][0])
+            undecided += len(items)
+            continue
         try:
             with engine.transaction() as txn:
                 txn.changed = True
@@ -72,7 +78,7 @@ def _apply(engine: Engine, kind: Due, due: list[tuple[int, int, bytes]]) -> int:
             if q is None:
                 raise
             engine.note_damage(q.name, error)
-    return len(due)
+    return len(due) - undecided
 
 
 def _by_queue(due: list[tuple[int, int, bytes]]) -> Iterable[tuple[int, list[tuple[int, bytes]]]]:
@@ -102,11 +108,11 @@ def release_for(engine: Engine, queue: str, wanted: int) -> None:
     The lock is free between slices: what other queues have due may be a lot.
     """
     for kind in (Due.LEASE, Due.DELAY):
-        while apply_due(engine, kind) == SLICE and _may_gain(engine, queue, kind, wanted):
+        while apply_due(engine, kind) == SLICE and may_gain(engine, queue, kind, wanted):
             pass
 
 
-def _may_gain(engine: Engine, queue: str, kind: Due, wanted: int) -> bool:
+def may_gain(engine: Engine, queue: str, kind: Due, wanted: int) -> bool:
     with engine.lock:
         q = engine.queue(queue)
         counts = q.counters.counts
@@ -145,7 +151,23 @@ def _drop_rows(txn: Transaction, kind: Due, qid: int, items: list[tuple[int, byt
         txn.delete_due(kind, at_ns, qid, raw_id)
 
 
-def _end_leases(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]]) -> None:
+def undecided_leases(engine: Engine) -> list[tuple[QueueState, list[tuple[int, bytes]]]]:
+    """Of the next leases that have ended, those in queues whose script decides; nothing is applied."""
+    due = _due_rows(engine, Due.LEASE, SLICE)
+    if due:
+        engine.next_due_ns[Due.LEASE] = due[0][0]
+    found = []
+    for qid, items in _by_queue(due):
+        q = engine.sound_queue(qid)
+        if q is not None and q.settings.on_failure is not None:
+            found.append((q, items))
+    engine.undecided = bool(found)
+    return found
+
+
+def end_leases(
+    txn: Transaction, q: QueueState, items: list[tuple[int, bytes]], settle: GiveBack | None = None
+) -> None:
     engine = txn.engine
     rows = engine.kv.get_many(
         [keys.state(q.qid, StateCode.LEASED, raw_id) for _, raw_id in items], engine.state
@@ -157,7 +179,7 @@ def _end_leases(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]])
             ended.append((raw_id, row))
         else:
             txn.delete_due(Due.LEASE, at_ns, q.qid, raw_id)
-    release(txn, q, ended)
+    release(txn, q, ended, settle)
 
 
 def _decoded(q: QueueState, raw_id: bytes, raw: bytes | None) -> StateRow | None:
@@ -238,7 +260,7 @@ def _forget_dedup(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]
 
 
 _APPLY = {
-    Due.LEASE: _end_leases,
+    Due.LEASE: end_leases,
     Due.DELAY: _end_delays,
     Due.TTL: _expire,
     Due.RETENTION: _end_retention,

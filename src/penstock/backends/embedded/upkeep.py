@@ -8,6 +8,7 @@ from collections.abc import Callable
 from penstock.backends.embedded import history
 from penstock.backends.embedded.bulk import Bulk
 from penstock.backends.embedded.engine import Engine
+from penstock.backends.embedded.failures import Failures
 from penstock.backends.embedded.rekey import Rekey
 from penstock.backends.embedded.sweep import SLICE, SWEEP_ORDER, apply_due
 from penstock.backends.embedded.worlds import Worlds
@@ -23,8 +24,9 @@ FRAMES_PER_SLICE = 200
 class Upkeep:
     """What time, bulk operations and retention leave to be done in one store."""
 
-    def __init__(self, engine: Engine, bulk: Bulk, worlds: Worlds, rekey: Rekey) -> None:
+    def __init__(self, engine: Engine, failures: Failures, bulk: Bulk, worlds: Worlds, rekey: Rekey) -> None:
         self._engine = engine
+        self._scripted = failures
         self._bulk = bulk
         self._worlds = worlds
         self._rekey = rekey
@@ -63,6 +65,7 @@ class Upkeep:
         """
         steps: list[Callable[[], int]] = [
             *(lambda kind=kind: int(apply_due(self._engine, kind) > 0) for kind in SWEEP_ORDER),
+            lambda: int(self._engine.undecided and self._scripted.end_leases() > 0),
             lambda: self._bulk.resume(1),
             self._trim,
             self._rekey.slice,

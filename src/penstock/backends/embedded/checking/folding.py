@@ -118,7 +118,7 @@ class Fold:
             self.totals[0] += 1
         elif kind is Kind.ACKED:
             self.totals[1] += 1
-        elif kind in (Kind.NACKED, Kind.RELEASED, Kind.DEAD) or (
+        elif kind in (Kind.NACKED, Kind.RELEASED, Kind.DEAD, Kind.DROPPED) or (
             kind is Kind.EXPIRED and before & 7 == StateCode.LEASED
         ):
             self.totals[2] += 1

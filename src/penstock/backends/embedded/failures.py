@@ -1,0 +1,163 @@
+"""Failed deliveries: nack, reject, and leases that ran out where a script decides.
+
+A script runs with no lock held: what it is shown is read before, and what it decides is applied after, to
+those messages that the same lease still holds. The lease's token is what tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Sequence
+
+from penstock.backends.embedded import keys
+from penstock.backends.embedded.engine import Engine, Transaction
+from penstock.backends.embedded.hooking import Hooking
+from penstock.backends.embedded.keys import Due, StateCode
+from penstock.backends.embedded.leases import Decide, GiveBack, Leased, give_back, holding
+from penstock.backends.embedded.lookup import NO_BODY, Found
+from penstock.backends.embedded.meters import FAILED
+from penstock.backends.embedded.queue_state import QueueState
+from penstock.backends.embedded.rows import StateRow, decode_state
+from penstock.backends.embedded.sweep import end_leases, may_gain, undecided_leases
+from penstock.backends.embedded.transitions import drop_bodies, leave
+from penstock.codec.body import decode_body
+from penstock.errors import StorageCorrupt
+from penstock.event import Kind
+from penstock.hooks.scripts import Verdict
+from penstock.hooks.wire import Failure
+from penstock.message import OK
+
+#: What was decided about each lease, by its token.
+Verdicts = dict[int, Verdict]
+
+
+class Failures:
+    """What becomes of messages whose delivery failed."""
+
+    def __init__(self, engine: Engine, hooking: Hooking) -> None:
+        self._engine = engine
+        self._hooking = hooking
+
+    def decided(
+        self, queue: str, kind: str, receipts: Sequence[str], delay_s: float | None, reason: str
+    ) -> GiveBack | None:
+        """What the queue's script makes of these failures; None if it has none."""
+        q = self._engine.queues.get(queue) if isinstance(queue, str) else None
+        if q is None or q.settings.on_failure is None:
+            return None
+        with self._engine.lock:
+            self._engine.check_usable()
+            q = self._engine.queue(queue)
+            held = holding(self._engine, q, receipts, [OK] * len(receipts))
+            rows = [(raw_id, raw) for _, raw_id, raw in held]
+            script, cases = q.settings.on_failure, self._cases(q, rows, kind, delay_s, reason)
+        return settling(self._decide(q, script, cases))
+
+    # -- leases that ran out
+
+    def release(self, queue: str, wanted: int) -> None:
+        """Before a lease: those that ended, until the queue has enough, or nothing more to gain."""
+        while self.end_leases() and may_gain(self._engine, queue, Due.LEASE, wanted):
+            pass
+
+    def end_leases(self) -> int:
+        """One slice of the leases that ended in queues with a script; how many it took on."""
+        engine, done = self._engine, 0
+        with engine.lock:
+            engine.check_usable()
+            cases = [
+                (q, q.settings.on_failure, items, self._cases(q, self._ended(q, items), "lease_expired"))
+                for q, items in undecided_leases(engine)
+            ]
+        for q, script, items, ended in cases:
+            verdicts = self._decide(q, script, ended)
+            with engine.lock, engine.transaction() as txn:
+                if engine.by_qid.get(q.qid) is q:
+                    end_leases(txn, engine.queue(q.name), items, settling(verdicts))
+            done += len(items)
+        return done
+
+    def _ended(self, q: QueueState, items: list[tuple[int, bytes]]) -> list[tuple[bytes, bytes]]:
+        ids = [raw_id for _, raw_id in items]
+        rows = self._engine.kv.get_many(
+            [keys.state(q.qid, StateCode.LEASED, raw_id) for raw_id in ids], self._engine.state
+        )
+        return [(raw_id, raw) for raw_id, raw in zip(ids, rows, strict=True) if raw is not None]
+
+    # -- scripts
+
+    def _cases(
+        self,
+        q: QueueState,
+        held: list[tuple[bytes, bytes]],
+        kind: str,
+        delay_s: float | None = None,
+        reason: str = "",
+    ) -> list[tuple[int, Failure]]:
+        """What the script is shown, by token. What is damaged it is not: the queue's settings decide."""
+        engine = self._engine
+        bodies = engine.kv.get_many([q.prefix + raw_id for raw_id, _ in held], engine.messages)
+        cases = []
+        for (raw_id, raw), body in zip(held, bodies, strict=True):
+            with contextlib.suppress(StorageCorrupt):
+                row = decode_state(raw)
+                if body is not None:
+                    last = kind == "reject" or row.attempts >= q.settings.max_attempts
+                    stored = decode_body(body)
+                    failure = Failure(kind, reason, delay_s, row.consumer, row.attempts, last, raw_id, stored)
+                    cases.append((row.seq, failure))
+        return cases
+
+    def _decide(self, q: QueueState, script: str | None, cases: list[tuple[int, Failure]]) -> Verdicts:
+        if script is None or not cases:
+            return {}
+        verdicts = self._hooking.failed(q, script, [failure for _, failure in cases])
+        return {
+            token: verdict for (token, _), verdict in zip(cases, verdicts, strict=True) if verdict is not None
+        }
+
+
+def settling(verdicts: Verdicts) -> GiveBack:
+    """Gives messages back as a script decided; those of which it said nothing as usual."""
+
+    def settle(
+        txn: Transaction, q: QueueState, failed: Leased, decide: Decide, kind: Kind, reason: str
+    ) -> None:
+        back: Leased = []
+        dropped: Leased = []
+        dead: dict[str, Leased] = defaultdict(list)
+        for raw_id, row in failed:
+            verdict = verdicts.get(row.seq)
+            if verdict is None or verdict.action == "retry":
+                back.append((raw_id, row))
+            elif verdict.action == "drop":
+                dropped.append((raw_id, row))
+            else:
+                dead[verdict.reason or reason].append((raw_id, row))
+
+        def decided(row: StateRow) -> int | None:
+            # No script lifts the limit on attempts, nor a consumer's word that there be no other.
+            usual, verdict = decide(row), verdicts.get(row.seq)
+            return usual if usual is None or verdict is None else txn.now_ns + verdict.delay_ns
+
+        give_back(txn, q, back, decided, kind, reason)
+        for why, those in dead.items():
+            give_back(txn, q, those, lambda row: None, kind, why)
+        if dropped:
+            _drop(txn, q, dropped, [verdicts[row.seq].reason or reason for _, row in dropped])
+
+    return settle
+
+
+def _drop(txn: Transaction, q: QueueState, dropped: Leased, reasons: list[str]) -> None:
+    """Gone, without having been done."""
+    ids = [raw_id for raw_id, _ in dropped]
+    attempts = [row.attempts for _, row in dropped]
+    consumers = [row.consumer for _, row in dropped]
+    for raw_id, row in dropped:
+        leave(txn, q, Found(raw_id, StateCode.LEASED, row, NO_BODY, fresh=False))
+    drop_bodies(txn, q, ids, q.counters.next_seq)
+    txn.record(q, Kind.DROPPED, ids, attempts, 0, consumers, reasons)
+    q.counters.failed_total += len(ids)
+    txn.rates.append((q, FAILED, len(ids)))
