@@ -29,6 +29,7 @@ from penstock.backends.embedded.admin import Admin
 from penstock.backends.embedded.arguments import check_lease_s, check_reason, checked_state
 from penstock.backends.embedded.bulk import Bulk
 from penstock.backends.embedded.calls import Call
+from penstock.backends.embedded.capabilities import CAPABILITIES
 from penstock.backends.embedded.checking.checkup import Checkup
 from penstock.backends.embedded.complaints import complaints
 from penstock.backends.embedded.engine import Durability, Engine, Transaction
@@ -44,7 +45,6 @@ from penstock.backends.embedded.rows import MARK, unmarked
 from penstock.backends.embedded.sweep import apply_waiting
 from penstock.backends.embedded.upkeep import Upkeep
 from penstock.backends.embedded.worlds import Worlds
-from penstock.capabilities import Capabilities
 from penstock.clock import Clock, SystemClock, to_ns
 from penstock.codec.body import check_duration
 from penstock.config import EncryptionSettings
@@ -71,20 +71,8 @@ T = TypeVar("T")
 
 log = logging.getLogger("penstock")
 
-CAPABILITIES = Capabilities(
-    atomic_ack=True,
-    replay=True,
-    idempotent_enqueue=True,
-    transactions=True,
-    persistence=True,
-    time_to_live=True,
-    prioritization=True,
-    batch_operations=True,
-    delay=True,
-    fairness=True,
-    journal=True,
-    fifo=True,
-)
+#: How long `close` waits for another thread that is closing already.
+CLOSING_S = 10.0
 
 
 class EmbeddedBackend:
@@ -121,7 +109,7 @@ class EmbeddedBackend:
         self._checkup = Checkup(self._engine, self._worlds, self._admin)
         self.upkeep = Upkeep(self._engine, self._bulk, self._worlds, self._rekey)
         self._checkup.finish_reindex()
-        self._closed = threading.Event()
+        self._closed, self._ended = threading.Event(), threading.Event()
         #: What stands before the store (its listener) and what is let go after it: closed with it.
         self.before_close = ExitStack()
         self.after_close = ExitStack()
@@ -423,9 +411,20 @@ class EmbeddedBackend:
         return self.upkeep.tidy(budget)
 
     def close(self) -> None:
-        if self._closed.is_set() or self._engine.inherited:
+        if self._engine.inherited:
+            return
+        if self._closed.is_set():
+            # Another thread is at it: an interpreter that ended meanwhile would crash. Not without bound, for
+            # a signal handler may keep that thread from what it needs.
+            self._ended.wait(CLOSING_S)
             return
         self._closed.set()
+        try:
+            self._close()
+        finally:
+            self._ended.set()
+
+    def _close(self) -> None:
         self.before_close.close()
         for thread in self._housekeepers:
             thread.join()
