@@ -57,11 +57,10 @@ import os, threading
 ps = penstock.open(sys.argv[1])
 ps.create_queue("q")
 sys.stdin.readline()
-child = os.fork()
-if child == 0:
+if os.fork() == 0:
+    print(os.getpid(), flush=True)  # By now it has let go of what it inherited.
     threading.Event().wait(120)
     os._exit(0)
-print(child, flush=True)
 sys.stdin.readline()
 """
 
@@ -87,11 +86,10 @@ q = penstock.open(sys.argv[1]).queue("q")
 waiting = threading.Thread(target=lambda: q.lease(wait_s=600), daemon=True)
 waiting.start()
 sys.stdin.readline()
-child = os.fork()
-if child == 0:
+if os.fork() == 0:
+    print(os.getpid(), flush=True)  # By now it has let go of what it inherited.
     threading.Event().wait(120)
     os._exit(0)
-print(child, flush=True)
 sys.stdin.readline()
 """
 
@@ -364,6 +362,26 @@ def test_a_store_that_has_stopped_is_opened_again_by_another(tmp_path: Path) -> 
             with pytest.raises(StorageError, match="the disk failed"):
                 owner.queue("q")
             assert "the disk failed" in str(owner.health().reasons)
+
+
+STOPPED = """
+def fail():
+    raise penstock.StorageError("the disk failed")
+with penstock.open(sys.argv[1]) as ps:
+    q = ps.create_queue("q")
+    q.enqueue_many([penstock.NewMessage(b"x" * 200)] * 5000)
+    ps._default._kv.sync = fail
+    try:
+        q.enqueue(b"x")
+    except penstock.StorageError as error:
+        print(error, flush=True)
+"""
+
+
+def test_a_process_whose_store_has_stopped_ends_in_order(tmp_path: Path) -> None:
+    with process(STOPPED, tmp_path / "store") as stopped:
+        assert "the disk failed" in within_patience(lambda: line(stopped))
+        assert within_patience(stopped.wait) == 0
 
 
 # -- who comes in

@@ -75,6 +75,27 @@ def test_a_ready_row_that_came_back_hands_out_no_message_that_is_leased(
     assert system.problems() == []
 
 
+@pytest.mark.parametrize("wanted", [1, 2, 9])
+def test_of_two_rows_of_one_message_the_one_that_its_state_speaks_of_counts(
+    wanted: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = MemorySystem()
+    q = system.create("q")
+    q.enqueue_many([NewMessage(b"1"), NewMessage(b"2")])
+    ready, value = system.rows("ready")[0]
+    system.clock.advance(1)
+    q.nack([q.lease(1)[0].receipt], delay_s=0)
+    system.put("ready", ready, value)
+    for state in system.engine.by_qid.values():
+        state.unload()
+    monkeypatch.setattr(system.store, "losses", lambda: [Loss("ready", "a table was lost")])
+    deliveries = [delivery for _ in range(4) for delivery in q.lease(wanted)]
+    assert [(delivery.payload, delivery.attempts) for delivery in deliveries] == [(b"2", 1), (b"1", 2)]
+    assert [outcome.error for outcome in q.ack([one.receipt for one in deliveries])] == [None, None]
+    monkeypatch.undo()
+    assert system.problems() == []
+
+
 def test_a_queue_whose_counters_are_damaged_stops_and_the_others_do_not() -> None:
     system = MemorySystem()
     q, other = system.create("q"), system.create("other", journal_retention_s=1)

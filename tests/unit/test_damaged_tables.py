@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 from pathlib import Path
 
 import pytest
 
-from penstock import StorageError
+from penstock import StorageError, StorageFull
 from penstock.kv.damage import broken_tables, refused_tables
 from penstock.kv.rocksdb import RocksStore
 
@@ -145,3 +146,23 @@ def test_writes_are_refused_after_one_has_failed(tmp_path: Path) -> None:
         store.write(again)
     del batch, again
     store.close()
+
+
+def test_an_opening_that_cannot_mend_the_store_leaves_it_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path / "s")
+
+    def fail(self: RocksStore) -> None:
+        list(self.scan(self.space("a"), b"", None))
+        raise StorageFull("no room")
+
+    gc.disable()
+    try:
+        with monkeypatch.context() as broken:
+            broken.setattr(RocksStore, "_go_without_broken_tables", fail)
+            with pytest.raises(StorageFull):
+                RocksStore.open(tmp_path / "s", SPACES)
+        assert rows(tmp_path / "s") == {"a": 1000, "b": 1000}
+    finally:
+        gc.enable()

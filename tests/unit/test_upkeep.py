@@ -9,6 +9,7 @@ import pytest
 
 from penstock import Entry, NewMessage, StorageError
 from penstock.backends.embedded import bulk, history, keys
+from penstock.backends.embedded.calls import Call
 from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.worlds import Worlds
 from penstock.journal import Journal
@@ -110,6 +111,20 @@ def test_a_damaged_job_keeps_no_other_from_its_turn() -> None:
     system.sweep()
     assert system.rows("messages") == []
     assert any("job 0" in reason for reason in system.backend.health().reasons)
+
+
+def test_whoever_asked_for_a_job_that_is_not_at_its_end_is_known_to_the_next_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    system = MemorySystem()
+    q = system.create("q")
+    q.enqueue(b"")
+    system.put("meta", keys.meta(Meta.JOB, keys.u32(0)), GARBAGE)
+    call = Call(b"c" * 16, 1)
+    monkeypatch.setattr(bulk.Bulk, "_slice", failing(StorageError("killed")))
+    with system.engine.calls.serving(call), pytest.raises(StorageError):
+        q.purge()
+    assert system.backend.callers() == [call.caller]
 
 
 def test_many_damaged_jobs_hide_none_behind_them() -> None:

@@ -98,7 +98,7 @@ def _own(
 
 def _let_go(backend: EmbeddedBackend) -> None:
     """In a thread of its own: whoever found the failure holds locks that closing takes."""
-    threading.Thread(target=backend.close, name="penstock-closer", daemon=True).start()
+    threading.Thread(target=backend.close, name="penstock-closer").start()
 
 
 def _owned(backend: EmbeddedBackend | None) -> Owned | None:

@@ -116,6 +116,10 @@ class Root(Group):
             code = _failed(error, sys.argv[1:] if arguments is None else arguments)
         if code == Exit.INTERRUPTED and sys.stderr.isatty():
             print(file=sys.stderr)  # The shell's prompt should not follow the ^C.
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _close_pipe()  # That it cannot be written was said; the interpreter would say it again.
         sys.exit(int(code or Exit.DONE))
 
 

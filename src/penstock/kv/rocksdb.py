@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import Lock
@@ -114,11 +115,20 @@ class RocksStore:
             if read_only:
                 return cls(folder, opening.read_only(), spaces)
             store = cls(folder, opening.writable(spaces), spaces, opening.family)
-            store._finish_replacing()
-            store._go_without_broken_tables()
+            store._mend()
             return store
         except Exception as error:
             raise translated(error, folder) from error
+
+    def _mend(self) -> None:
+        """What an earlier process began, and what this one finds broken; if in vain, the folder is free."""
+        try:
+            self._finish_replacing()
+            self._go_without_broken_tables()
+        except BaseException as error:
+            self.close()
+            traceback.clear_frames(error.__traceback__)  # They know handles that keep the database open.
+            raise
 
     def space(self, name: str) -> ColumnFamily:
         try:

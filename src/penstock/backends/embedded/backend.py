@@ -72,6 +72,9 @@ T = TypeVar("T")
 
 log = logging.getLogger("penstock")
 
+#: How long `close` waits for another thread that is closing already.
+CLOSING_S = 10.0
+
 
 class EmbeddedBackend:
     """Queues on an ordered store in this process."""
@@ -112,7 +115,7 @@ class EmbeddedBackend:
         self._checkup = Checkup(self._engine, self._worlds, self._admin)
         self.upkeep = Upkeep(self._engine, self._failures, self._bulk, self._worlds, self._rekey)
         self._checkup.finish_reindex()
-        self._closed = threading.Event()
+        self._closed, self._ended = threading.Event(), threading.Event()
         #: What stands before the store (its listener) and what is let go after it: closed with it.
         self.before_close = ExitStack()
         self.before_close.callback(self._hooking.scripts.close)
@@ -415,9 +418,20 @@ class EmbeddedBackend:
         return self.upkeep.tidy(budget)
 
     def close(self) -> None:
-        if self._closed.is_set() or self._engine.inherited:
+        if self._engine.inherited:
+            return
+        if self._closed.is_set():
+            # Another thread is at it: an interpreter that ended meanwhile would crash. Not without bound, for
+            # a signal handler may keep that thread from what it needs.
+            self._ended.wait(CLOSING_S)
             return
         self._closed.set()
+        try:
+            self._close()
+        finally:
+            self._ended.set()
+
+    def _close(self) -> None:
         self.before_close.close()
         for thread in self._housekeepers:
             thread.join()

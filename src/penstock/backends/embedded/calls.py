@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.keys import Meta
-from penstock.backends.embedded.rows import MARK, unmarked
+from penstock.backends.embedded.rows import MARK, decode_job, unmarked
 from penstock.codec.answer import encode_answer
+from penstock.errors import StorageCorrupt
 
 if TYPE_CHECKING:
     from penstock.backends.embedded.engine import Engine, Transaction
 
 CALLER_BYTES = 16
+#: Of a job itself: the row of its progress has one byte more.
+JOB_KEY_BYTES = 5
 
 
 class Call(NamedTuple):
@@ -86,9 +89,14 @@ def kept(engine: Engine, call: Call) -> bytes | None:
 
 
 def callers(engine: Engine) -> list[bytes]:
-    """Everyone whose last answer is kept."""
-    prefix = keys.meta(Meta.CALL)
-    return [key[1:] for key, _ in engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix))]
+    """Everyone whose last answer is kept, or comes from a job that is not at its end."""
+    prefix, jobs = keys.meta(Meta.CALL), keys.meta(Meta.JOB)
+    found = [key[1:] for key, _ in engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix))]
+    for key, raw in engine.kv.scan(engine.meta, jobs, keys.after_prefix(jobs)):
+        with suppress(StorageCorrupt):  # The upkeep tells of those.
+            if len(key) == JOB_KEY_BYTES and (call := unpack_call(decode_job(raw).call)):
+                found.append(call.caller)
+    return found
 
 
 def forget(txn: Transaction, gone: Sequence[bytes]) -> None:

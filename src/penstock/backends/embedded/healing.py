@@ -11,6 +11,7 @@ from penstock.backends.embedded.lanes import Lane
 from penstock.backends.embedded.lookup import ready_found
 from penstock.backends.embedded.quarantine import keep
 from penstock.backends.embedded.queue_state import QueueState
+from penstock.backends.embedded.rows import decode_state
 from penstock.backends.embedded.transitions import leave
 from penstock.codec.body import decode_body
 from penstock.errors import StorageCorrupt
@@ -58,19 +59,27 @@ def without_strays(txn: Transaction, q: QueueState, taken: list[tuple[Lane, Row]
 
     Nobody counted them, so nothing is counted out.
     """
-    elsewhere = (StateCode.LEASED, StateCode.DELAYED, StateCode.DEAD, StateCode.DONE)
-    wanted = [keys.state(q.qid, code, row[0][-16:]) for _, row in taken for code in elsewhere]
-    found = txn.engine.kv.get_many(wanted, txn.engine.state)
-    sound = []
-    for n, pair in enumerate(taken):
-        states = found[n * len(elsewhere) : (n + 1) * len(elsewhere)]
-        if not any(states):
-            sound.append(pair)
+    states = (StateCode.LEASED, StateCode.DELAYED, StateCode.DEAD, StateCode.DONE, StateCode.READY)
+    wanted = [keys.state(q.qid, code, row[0][-16:]) for _, row in taken for code in states]
+    found = iter(txn.engine.kv.get_many(wanted, txn.engine.state))
+    sound: dict[bytes, tuple[Lane, Row]] = {}
+    for pair in taken:
+        *elsewhere, ready = [next(found) for _ in states]
+        key = pair[1][0]
+        stray = any(elsewhere) or key[-16:] in sound or (ready is not None and not _stands_at(ready, key))
+        if not stray:
+            sound[key[-16:]] = pair
             continue
         txn.changed = True
-        txn.delete(pair[1][0], txn.engine.ready)
+        txn.delete(key, txn.engine.ready)
         q.ready.undelivered(txn, pair[0])
-    return sound
+    return list(sound.values())
+
+
+def _stands_at(state: bytes, ready_key: bytes) -> bool:
+    """Whether this is the place in line that a message's state row speaks of."""
+    row = decode_state(state)
+    return row.lane + keys.u64(row.order_ns) == ready_key[4:-16]
 
 
 def heal_orphans(

@@ -152,8 +152,8 @@ class CatalogueMender:
 
     def _has_content(self, number: int) -> bool:
         """Whether a queue will be made of the number's rows."""
-        if any(world.number == number for world in self._sound_worlds()):
-            return False
+        if not number or any(world.number == number for world in self._sound_worlds()):
+            return False  # 0 is nobody's number.
         lower, upper = keys.u32(number), _after(number)
         return any(
             next(iter(self._rows(space, lower, upper)), None) is not None for space in ("messages", "journal")
