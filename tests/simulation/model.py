@@ -49,6 +49,7 @@ class Model:
         ended = [
             (item.until_ns, n, item.id)
             for n, line in enumerate(self.lines.values())
+            if self.releases(line)
             for item in line.of(State.LEASED)
             if item.until_ns is not None and item.until_ns <= self.now_ns
         ]
@@ -60,6 +61,10 @@ class Model:
             dies = item.attempts >= line.settings.max_attempts
             self._fail(line, item, None if dies else self.now_ns, Kind.RELEASED, "")
         self._together = False
+
+    def releases(self, line: Line) -> bool:
+        """Whether leases of this queue end when someone looks, whichever queue they look for."""
+        return True
 
     def sweep(self) -> None:
         self.release_leases()

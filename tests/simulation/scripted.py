@@ -59,6 +59,11 @@ class ScriptedModel(Model):
     def __init__(self, now_ns: int) -> None:
         super().__init__(now_ns)
         self._rejecting = False
+        #: The queue that is leased from: it asks no script about what cannot come to it.
+        self.leasing: str | None = None
+
+    def releases(self, line: Line) -> bool:
+        return self.leasing is None or self.leasing in (line.settings.name, line.settings.dead_letter)
 
     def enqueue(self, name: str, new: NewMessage, fresh_id: str) -> tuple[Error, str, bool]:
         if self.lines[name].refuses(new) and not self.lines[name].settings.fifo:
@@ -106,6 +111,12 @@ class Scripted(Simulation):
         if not isinstance(self.model, ScriptedModel):
             self.model = ScriptedModel(self.clock.now_ns())
         return super().open()
+
+    def lease_from(self, name: str, wanted: int, lease_s: float | None, consumer: str, fault: bool) -> None:
+        assert isinstance(self.model, ScriptedModel)
+        self.model.leasing = name
+        super().lease_from(name, wanted, lease_s, consumer, fault)
+        self.model.leasing = None
 
     def create(self, name: str, settings: Settings, fifo: bool) -> None:
         super().create(name, {**settings, **SCRIPTS}, fifo)

@@ -75,6 +75,11 @@ class Engine:
         self.next_due_ns: dict[Due, int] = {}
         self._due_hints_ns: dict[Due, int] = {}
         self._due_deletions = dict.fromkeys(Due, 0)
+        #: By queue number, ended leases (time, id) of messages whose fate a script decides: that is not done
+        #: with the lock held. `next_due_ns` is past them, the hint in the store is not.
+        self.undecided: dict[int, list[tuple[int, bytes]]] = {}
+        #: The first of the due rows of a kind that are being applied, in several writes perhaps.
+        self.applying_ns: dict[Due, int] = {}
         self.load_due_hints()
         #: The number for the next queue or world, once read.
         self.next_number: int | None = None
@@ -86,8 +91,6 @@ class Engine:
         self.when_stopped: Callable[[], None] = lambda: None
         #: The transaction under way; one that an interrupt ended is still here.
         self.open_transaction: Transaction | None = None
-        #: Leases have ended whose messages' fate a script decides: that is not done with the lock held.
-        self.undecided = False
         #: Why the last write failed, until one succeeds: some engines then refuse all others.
         self.write_failure: BaseException | None = None
         self.writes = 0
@@ -274,7 +277,15 @@ class Engine:
         """A time before which no lease ends and no delay passes."""
         return min(self.next_due_ns[Due.LEASE], self.next_due_ns[Due.DELAY])
 
+    def first_due_ns(self, kind: Due) -> int:
+        """No due row of a kind is earlier, those included that someone is at."""
+        first_ns = min(self.next_due_ns[kind], self.applying_ns.get(kind, FAR_FUTURE_NS))
+        if kind == Due.LEASE and self.undecided:
+            first_ns = min(first_ns, *(items[0][0] for items in self.undecided.values()))
+        return first_ns
+
     def load_due_hints(self) -> None:
+        self.undecided.clear()
         for kind in Due:
             self.next_due_ns[kind] = self._due_hints_ns[kind] = self.stored_due_hint_ns(kind)
 
@@ -309,7 +320,7 @@ class Engine:
         found = txn.now_ns if first is None else keys.parse_due(first[0])[1]
         hint = max(self.next_due_ns[kind], min(found, txn.earliest_put.get(kind, found)))
         self.next_due_ns[kind] = hint
-        self.put_due_hint(txn, kind, hint)
+        self.put_due_hint(txn, kind, self.first_due_ns(kind))
 
 
 class Transaction:

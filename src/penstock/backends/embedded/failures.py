@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Engine, Transaction
@@ -19,7 +19,7 @@ from penstock.backends.embedded.lookup import NO_BODY, Found
 from penstock.backends.embedded.meters import FAILED
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import StateRow, decode_state
-from penstock.backends.embedded.sweep import end_leases, may_gain, undecided_leases
+from penstock.backends.embedded.sweep import drop_rows, end_leases, may_gain
 from penstock.backends.embedded.transitions import drop_bodies, leave
 from penstock.codec.body import decode_body
 from penstock.errors import StorageCorrupt
@@ -27,6 +27,9 @@ from penstock.event import Kind
 from penstock.hooks.scripts import Verdict
 from penstock.hooks.wire import Failure
 from penstock.message import OK
+
+#: Ended leases of a queue that its script is asked about at a time.
+SCRIPTED_SLICE = 100
 
 #: What was decided about each lease, by its token.
 Verdicts = dict[int, Verdict]
@@ -38,6 +41,8 @@ class Failures:
     def __init__(self, engine: Engine, hooking: Hooking) -> None:
         self._engine = engine
         self._hooking = hooking
+        #: Numbers of queues whose ended leases a thread is at.
+        self._busy: set[int] = set()
 
     def decided(
         self, queue: str, kind: str, receipts: Sequence[str], delay_s: float | None, reason: str
@@ -56,27 +61,72 @@ class Failures:
 
     # -- leases that ran out
 
+    def waiting(self, queue: str) -> bool:
+        """Whether ended leases that concern this queue wait for a script. Call it with the lock held."""
+        return bool(self._engine.undecided) and any(True for _ in self._concerned(queue))
+
     def release(self, queue: str, wanted: int) -> None:
         """Before a lease: those that ended, until the queue has enough, or nothing more to gain."""
-        while self.end_leases() and may_gain(self._engine, queue, Due.LEASE, wanted):
+        while self.end_leases(queue) and may_gain(self._engine, queue, Due.LEASE, wanted):
             pass
 
-    def end_leases(self) -> int:
-        """One slice of the leases that ended in queues with a script; how many it took on."""
-        engine, done = self._engine, 0
+    def end_leases(self, queue: str | None = None) -> int:
+        """A slice of the ended leases that wait for a script, in each queue that concerns this one, or in
+        every queue; how many they were.
+        """
+        engine = self._engine
         with engine.lock:
             engine.check_usable()
-            cases = [
-                (q, q.settings.on_failure, items, self._cases(q, self._ended(q, items), "lease_expired"))
-                for q, items in undecided_leases(engine)
-            ]
-        for q, script, items, ended in cases:
-            verdicts = self._decide(q, script, ended)
-            with engine.lock, engine.transaction() as txn:
-                if engine.by_qid.get(q.qid) is q:
-                    end_leases(txn, engine.queue(q.name), items, settling(verdicts))
-            done += len(items)
-        return done
+            qids = list(self._concerned(queue))
+        return sum(self._end_leases(qid) for qid in qids)
+
+    def _concerned(self, queue: str | None) -> Iterator[int]:
+        """Queues with ended leases that nobody is at, and whose end may make a message ready in this one."""
+        for qid in self._engine.undecided:
+            q = self._engine.by_qid.get(qid)
+            if qid not in self._busy and (
+                queue is None or q is None or queue in (q.name, q.settings.dead_letter)
+            ):
+                yield qid
+
+    def _end_leases(self, qid: int) -> int:
+        engine = self._engine
+        with engine.lock:
+            waiting = engine.undecided.get(qid)
+            if waiting is None or qid in self._busy:
+                return 0
+            self._busy.add(qid)
+            try:
+                items = waiting[:SCRIPTED_SLICE]
+                q = engine.sound_queue(qid)
+                script = None if q is None else q.settings.on_failure
+                cases = [] if q is None else self._cases(q, self._ended(q, items), "lease_expired")
+            except BaseException:
+                self._busy.discard(qid)
+                raise
+        try:
+            verdicts = {} if q is None else self._decide(q, script, cases)
+            with engine.lock:
+                self._apply(qid, items, verdicts)
+                if engine.undecided.get(qid) is waiting:  # Else it was forgotten, to be found again.
+                    del waiting[: len(items)]
+                    if not waiting:
+                        del engine.undecided[qid]
+        finally:
+            self._busy.discard(qid)
+        return len(items)
+
+    def _apply(self, qid: int, items: list[tuple[int, bytes]], verdicts: Verdicts) -> None:
+        engine = self._engine
+        q = engine.sound_queue(qid)
+        if q is None and qid in engine.by_qid:
+            return  # Damaged: a repair finds what is due of it.
+        with engine.transaction() as txn:
+            txn.changed = True
+            if q is None:
+                drop_rows(txn, Due.LEASE, qid, items)
+            else:
+                end_leases(txn, q, items, settling(verdicts))
 
     def _ended(self, q: QueueState, items: list[tuple[int, bytes]]) -> list[tuple[bytes, bytes]]:
         ids = [raw_id for _, raw_id in items]

@@ -71,7 +71,7 @@ class Polling:
         apply_due(engine, Due.TTL)
         while True:
             release_for(engine, queue, max_messages)
-            if engine.undecided and not settled:
+            if engine.undecided and not settled and self._waits_for_script(queue):
                 return None
             with engine.lock:  # Kept until they are set aside: someone else would take them too.
                 try:
@@ -85,6 +85,10 @@ class Polling:
                     continue
             if deliveries is not None:
                 return deliveries
+
+    def _waits_for_script(self, queue: str) -> bool:
+        with self._engine.lock:
+            return self._failures.waiting(queue)
 
     def _hand_out(
         self, queue: str, max_messages: int, lease_s: float | None, consumer: str

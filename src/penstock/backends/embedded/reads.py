@@ -120,7 +120,7 @@ def due(engine: Engine, since_ns: int, until_ns: int | None, limit: int, after: 
     start_ns = max(since_ns, resume[0]) if resume else since_ns
 
     def of_kind(kind: Due) -> Iterator[tuple[int, int, int, bytes]]:
-        lower = bytes((kind,)) + keys.u64(max(start_ns, engine.next_due_ns[kind]))
+        lower = bytes((kind,)) + keys.u64(max(start_ns, engine.first_due_ns(kind)))
         for key, _ in engine.kv.scan(engine.due, lower, bytes((kind + 1,))):
             what, at_ns, qid, raw_id = keys.parse_due(key)
             if until_ns is not None and at_ns >= until_ns:

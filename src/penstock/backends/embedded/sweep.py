@@ -31,6 +31,9 @@ SLICE = 500
 #: Slices that a read takes on before it answers: what is due beyond them stays for the sweep.
 SLICES_PER_READ = 20
 
+#: Ended leases of one queue that wait for its script. Beyond them all others wait too.
+MOST_UNDECIDED = 10_000
+
 #: When due rows that cannot be read are tried again.
 UNREADABLE_AGAIN_NS = 10 * NS_PER_S
 
@@ -49,36 +52,49 @@ def apply_due(engine: Engine, kind: Due, limit: int = SLICE) -> int:
     with engine.lock:
         engine.check_usable()
         try:
-            return _apply(engine, kind, _due_rows(engine, kind, limit))
+            due = _due_rows(engine, kind, limit)
+            if due:
+                engine.applying_ns[kind] = due[0][0]
+            return _apply(engine, kind, due)
         except BaseException:
             engine.read_anew(engine.load_due_hints)  # What was not applied is due still.
             raise
+        finally:
+            engine.applying_ns.pop(kind, None)
 
 
 def _apply(engine: Engine, kind: Due, due: list[tuple[int, int, bytes]]) -> int:
     # A write for each queue: two may send messages of one id to the same dead-letter queue.
-    undecided = 0
+    left_due = 0
     for qid, items in _by_queue(due):
         q = engine.sound_queue(qid)
         if q is None and qid in engine.by_qid:
             continue  # Damaged: what is due of it waits for a repair, the others do not.
         if kind == Due.LEASE and q is not None and q.settings.on_failure is not None:
-            engine.undecided = True
-            engine.next_due_ns[kind] = min(engine.next_due_ns[kind], items[0][0])
-            undecided += len(items)
+            left_due += _leave_to_script(engine, qid, items)
             continue
         try:
             with engine.transaction() as txn:
                 txn.changed = True
                 if q is None:
-                    _drop_rows(txn, kind, qid, items)
+                    drop_rows(txn, kind, qid, items)
                 else:
                     _APPLY[kind](txn, q, items)
         except StorageCorrupt as error:
             if q is None:
                 raise
             engine.note_damage(q.name, error)
-    return len(due) - undecided
+    return len(due) - left_due
+
+
+def _leave_to_script(engine: Engine, qid: int, items: list[tuple[int, bytes]]) -> int:
+    """Ended leases of a queue with `on_failure` wait for its script; how many found no room to wait in."""
+    waiting = engine.undecided.setdefault(qid, [])
+    if len(waiting) >= MOST_UNDECIDED:
+        engine.next_due_ns[Due.LEASE] = min(engine.next_due_ns[Due.LEASE], items[0][0])
+        return len(items)
+    waiting += items
+    return 0
 
 
 def _by_queue(due: list[tuple[int, int, bytes]]) -> Iterable[tuple[int, list[tuple[int, bytes]]]]:
@@ -146,23 +162,9 @@ def _due_rows(engine: Engine, kind: Due, limit: int) -> list[tuple[int, int, byt
     return rows
 
 
-def _drop_rows(txn: Transaction, kind: Due, qid: int, items: list[tuple[int, bytes]]) -> None:
+def drop_rows(txn: Transaction, kind: Due, qid: int, items: list[tuple[int, bytes]]) -> None:
     for at_ns, raw_id in items:
         txn.delete_due(kind, at_ns, qid, raw_id)
-
-
-def undecided_leases(engine: Engine) -> list[tuple[QueueState, list[tuple[int, bytes]]]]:
-    """Of the next leases that have ended, those in queues whose script decides; nothing is applied."""
-    due = _due_rows(engine, Due.LEASE, SLICE)
-    if due:
-        engine.next_due_ns[Due.LEASE] = due[0][0]
-    found = []
-    for qid, items in _by_queue(due):
-        q = engine.sound_queue(qid)
-        if q is not None and q.settings.on_failure is not None:
-            found.append((q, items))
-    engine.undecided = bool(found)
-    return found
 
 
 def end_leases(

@@ -65,7 +65,7 @@ class Upkeep:
         """
         steps: list[Callable[[], int]] = [
             *(lambda kind=kind: int(apply_due(self._engine, kind) > 0) for kind in SWEEP_ORDER),
-            lambda: int(self._engine.undecided and self._scripted.end_leases() > 0),
+            lambda: int(bool(self._engine.undecided) and self._scripted.end_leases() > 0),
             lambda: self._bulk.resume(1),
             self._trim,
             self._rekey.slice,

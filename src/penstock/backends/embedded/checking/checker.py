@@ -33,7 +33,7 @@ def check_once(engine: Engine, findings: Findings, progress: Progress | None) ->
     with engine.lock:
         engine.check_usable()
         snapshot = engine.kv.snapshot()
-        next_due_ns = dict(engine.next_due_ns)
+        next_due_ns = {kind: engine.first_due_ns(kind) for kind in Due}
     view = View(snapshot, engine)
     try:
         checker = Checker(view, next_due_ns, findings, progress)
