@@ -197,19 +197,28 @@ class AttachedBackend:
 
     def _watch_owner(self) -> None:
         """The store is never long without an owner, though nobody calls: leases end, time passes."""
-        while not self._closed.is_set():
-            self._watch.wait_for_end()
-            self._watch.hang_up()
-            try:
-                if self._closed.is_set() or self._find_owner() is not None:
+        try:
+            while not self._closed.is_set():
+                self._watch.wait_for_end()
+                self._watch.hang_up()
+                if self._closed.is_set() or self._owns_or_watches():
                     return
-                self._owner_pid = self._watch.connect(self._folder).pid
-            except (Gone, OSError):
-                continue
-            except PenstockError as error:
-                if not self._closed.is_set():
-                    log.error("the store in %s has no owner: %s", self._folder, error)
-                self._closed.wait(1.0)
+        finally:
+            self._watch.hang_up()
+
+    def _owns_or_watches(self) -> bool:
+        """Whether this process is the owner now; if another is, that one is watched."""
+        try:
+            if self._find_owner() is not None:
+                return True
+            self._owner_pid = self._watch.connect(self._folder).pid
+        except (Gone, OSError):
+            pass
+        except PenstockError as error:
+            if not self._closed.is_set():
+                log.error("the store in %s has no owner: %s", self._folder, error)
+            self._closed.wait(1.0)
+        return False
 
     def close(self) -> None:
         if self._closed.is_set() or self._pid != os.getpid():
