@@ -73,6 +73,8 @@ class Engine:
         self.next_due_ns: dict[Due, int] = {}
         self._due_hints_ns: dict[Due, int] = {}
         self._due_deletions = dict.fromkeys(Due, 0)
+        #: The first of the due rows of a kind that are being applied, in several writes perhaps.
+        self.applying_ns: dict[Due, int] = {}
         self.load_due_hints()
         #: The number for the next queue or world, once read.
         self.next_number: int | None = None
@@ -295,7 +297,7 @@ class Engine:
         found = txn.now_ns if first is None else keys.parse_due(first[0])[1]
         hint = max(self.next_due_ns[kind], min(found, txn.earliest_put.get(kind, found)))
         self.next_due_ns[kind] = hint
-        self.put_due_hint(txn, kind, hint)
+        self.put_due_hint(txn, kind, min(hint, self.applying_ns.get(kind, hint)))
 
 
 class Transaction:

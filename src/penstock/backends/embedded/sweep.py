@@ -49,10 +49,15 @@ def apply_due(engine: Engine, kind: Due, limit: int = SLICE) -> int:
     with engine.lock:
         engine.check_usable()
         try:
-            return _apply(engine, kind, _due_rows(engine, kind, limit))
+            due = _due_rows(engine, kind, limit)
+            if due:
+                engine.applying_ns[kind] = due[0][0]
+            return _apply(engine, kind, due)
         except BaseException:
             engine.read_anew(engine.load_due_hints)  # What was not applied is due still.
             raise
+        finally:
+            engine.applying_ns.pop(kind, None)
 
 
 def _apply(engine: Engine, kind: Due, due: list[tuple[int, int, bytes]]) -> int:
