@@ -325,7 +325,7 @@ def test_a_python_that_cannot_be_started_is_named(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_helper_that_answers_nonsense_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = [b"a\xdd\x00\x00\x00\x05" + b"\xc0" * 5, b"a\xc1"]
+    answers = [b"a\xdd\x00\x00\x00\x05" + b"\xc0" * 5, b"a\xc1"]  # Too many, and no MessagePack.
     with running() as scripts:
         enqueued(scripts, MARK)
         with monkeypatch.context() as patch:
