@@ -21,9 +21,9 @@ LOAD, RUN, VALUE, NO_VALUE, BAD_KEY = b"L", b"R", b"V", b"N", b"B"
 #: What the child says: it is ready, or cannot be; answers; a script that it does not have; a question.
 READY, BROKEN, ANSWERS, UNKNOWN, ASK = b"r", b"b", b"a", b"u", b"k"
 
-#: script, length of the hook's name, of the queue's; script, time in seconds, number of messages.
+#: script, length of the hook's name, of the queue's; script, batch, time in seconds, number of messages.
 LOAD_HEAD = struct.Struct("<QHH")
-RUN_HEAD = struct.Struct("<QdI")
+RUN_HEAD = struct.Struct("<QQdI")
 LENGTH = struct.Struct("<I")
 
 #: Codes of answers; `sandbox.lua` has the same.
@@ -89,7 +89,8 @@ class Child:
         self._limit_ms = limit_ms
         self._memory_bytes = memory_bytes
         self._scripts: dict[int, Script] = {}
-        #: State values that this run has asked for.
+        self._batch = 0
+        #: State values that scripts have asked for in this batch.
         self._known: dict[bytes, tuple[bytes | None, bytes | None]] = {}
 
     def serve(self) -> None:
@@ -138,11 +139,13 @@ class Child:
         return answer
 
     def _run(self, body: bytes) -> bytes:
-        number, now_s, count = RUN_HEAD.unpack_from(body)
+        number, batch, now_s, count = RUN_HEAD.unpack_from(body)
         script = self._scripts.get(number)
         if script is None:
             return UNKNOWN
-        self._known.clear()
+        if batch != self._batch:
+            self._batch = batch
+            self._known.clear()
         messages = _parts(body, RUN_HEAD.size, count)
         self._arm()
         try:

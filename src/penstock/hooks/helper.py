@@ -18,6 +18,8 @@ from penstock.hooks import child
 
 #: A slice of work takes milliseconds. A helper that says nothing for so long was stopped, or starved.
 PATIENCE_S = 10.0
+#: More than any answer has: one who says so is not a helper any more.
+MOST_FRAME_BYTES = 1 << 24
 _RECEIVED_BYTES = 1 << 18
 _HERE = Path(__file__).parent
 #: Nothing else of the environment is passed on: keys may be in there.
@@ -37,7 +39,7 @@ class Helper:
 
     def __init__(self, settings: HookSettings) -> None:
         command = [
-            sys.executable,
+            sys.executable or "python3",
             "-I",  # Neither the user's environment nor the current folder decides what it imports.
             "-S",
             str(_HERE / "child.py"),
@@ -108,6 +110,8 @@ class Helper:
     def _receive(self) -> bytes:
         try:
             (size,) = child.LENGTH.unpack(self._exactly(child.LENGTH.size))
+            if size > MOST_FRAME_BYTES:
+                raise ConnectionError
             return self._exactly(size)
         except OSError as error:
             raise self._gone(error) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,9 @@ MOST_REQUEST_BYTES = 256 * 1024
 LET_OTHERS_IN_S = 0.0005
 
 T = TypeVar("T")
+
+#: A helper remembers the state values of one batch.
+_batches = itertools.count(1)
 
 #: Gives the frame that answers a script's question for a state value.
 Reply = Callable[[bytes], bytes]
@@ -75,11 +79,11 @@ class Pool:
         Whose message ended a helper is found by sending them singly. A call that was stopped has a second
         try: where a machine stalls, as a virtual one does whose host is busy, it is charged with that time.
         """
-        at, singly, suspect = 0, 0, -1
+        at, singly, suspect, batch = 0, 0, -1, next(_batches)
         while at < len(packed):
             some = packed[at : at + 1] if singly or at == suspect else _request(packed, at)
             try:
-                got = self._slice(script, now_s, some, reply)
+                got = self._slice(script, batch, now_s, some, reply)
             except Ended as ended:
                 if len(some) > 1:
                     singly = len(some)
@@ -99,9 +103,9 @@ class Pool:
             _end(self._helpers)
 
     def _slice(
-        self, script: Source, now_s: float, some: Sequence[bytes], reply: Reply
+        self, script: Source, batch: int, now_s: float, some: Sequence[bytes], reply: Reply
     ) -> list[Answer | None]:
-        request = run_request(script.number, now_s, some)
+        request = run_request(script.number, batch, now_s, some)
 
         def act(helper: Helper) -> list[Answer | None]:
             frame = helper.ask(request, reply)

@@ -26,7 +26,7 @@ from penstock.hooks import child
 from penstock.hooks.breaker import REST_NS, Breaker
 from penstock.hooks.pool import Pool, Source
 from penstock.hooks.wire import Answer, Failure, pack_failure, pack_new
-from penstock.message import DEFAULT_PRIORITY, NewMessage
+from penstock.message import NewMessage
 
 log = logging.getLogger("penstock")
 
@@ -41,6 +41,8 @@ _NOT_PACKABLE = (AttributeError, TypeError, ValueError, ArithmeticError, LookupE
 #: Codes of answers that no script gave: it rests, or there is no helper to run it.
 _NOT_RUN = -1
 _FAILURES = (child.FAILED, child.STOPPED, _NOT_RUN)
+
+_UNTOUCHED = NewMessage()
 
 _numbers = itertools.count(1)
 
@@ -112,7 +114,7 @@ class Scripts:
     def fail(self, script: Script, failures: Sequence[Failure]) -> list[Verdict | None]:
         """A verdict for each. None: the queue's own settings decide, as they do where the script fails."""
         packed = [pack_failure(failure) for failure in failures]
-        return [_verdict(script, answer) for answer in self._answers(script, packed)]
+        return [_verdict(answer) for answer in self._answers(script, packed)]
 
     def close(self) -> None:
         self.pool.close()
@@ -123,7 +125,8 @@ class Scripts:
         why = f"rests after too many stops; last: {script.last_failure}"
         try:
             if packed and not script.breaker.rests(now_ns):
-                for some in self.pool.answers(script.source, now_ns / NS_PER_S, packed, self._reply):
+                for found in self.pool.answers(script.source, now_ns / NS_PER_S, packed, self._reply):
+                    some = [answer and _checked(script, answer) for answer in found]
                     for answer in some:
                         self._learn(script, answer, now_ns)
                     done += len(some)
@@ -184,7 +187,7 @@ def _error(script: Script, text: str) -> HookError:
 
 def _applied(script: Script, message: NewMessage, answer: Answer) -> NewMessage | Refused:
     if answer.code == child.CHANGED:
-        return _changed(script, message, answer)
+        return _with(answer, message)
     if answer.code == child.REFUSED:
         reason = answer.text or "no reason given"
         return Refused(InvalidMessage(f"queue {script.source.queue!r} refuses the message: {reason}"))
@@ -198,29 +201,27 @@ def _applied(script: Script, message: NewMessage, answer: Answer) -> NewMessage 
     return Refused(error)
 
 
-def _changed(script: Script, m: NewMessage, answer: Answer) -> NewMessage | Refused:
-    """What the script set is checked here; the rest is checked like any message's, when its turn comes."""
-    key, headers, throttle_keys = answer.fairness_key, answer.headers, answer.throttle_keys
-    # Headers in an order of their own, for Lua's differs from run to run.
-    given = NewMessage(
-        b"",
-        {} if headers is None else dict(sorted(headers.items())),
-        "" if key is None else key,
-        1 if answer.weight is None else answer.weight,
-        () if throttle_keys is None else throttle_keys,
-        DEFAULT_PRIORITY if answer.priority is None else answer.priority,
-        0 if answer.delay_s is None else answer.delay_s,
-    )
+def _checked(script: Script, answer: Answer) -> Answer:
+    """What a script sets is checked like what a caller sets; what it leaves alone is the caller's."""
     try:
-        check_message(given)
-    except PenstockError as error:
-        return Refused(_error(script, f"{script.source.hook}: {error}"))
+        if answer.code == child.CHANGED:
+            check_message(_with(answer, _UNTOUCHED))
+        elif answer.code == child.RETRY:
+            check_duration(answer.delay_s or 0.0, "the delay")
+    except InvalidMessage as error:
+        return Answer(child.FAILED, f"{script.source.hook}: {error}")
+    return answer
+
+
+def _with(answer: Answer, m: NewMessage) -> NewMessage:
+    """The message as the script wants it."""
     return NewMessage(
         m.payload,
-        m.headers if headers is None else given.headers,
-        m.fairness_key if key is None else key,
+        # In an order of its own, for Lua's differs from run to run.
+        m.headers if answer.headers is None else dict(sorted(answer.headers.items())),
+        m.fairness_key if answer.fairness_key is None else answer.fairness_key,
         m.weight if answer.weight is None else answer.weight,
-        m.throttle_keys if throttle_keys is None else throttle_keys,
+        m.throttle_keys if answer.throttle_keys is None else answer.throttle_keys,
         m.priority if answer.priority is None else answer.priority,
         m.delay_s if answer.delay_s is None else answer.delay_s,
         m.ttl_s,
@@ -229,17 +230,9 @@ def _changed(script: Script, m: NewMessage, answer: Answer) -> NewMessage | Refu
     )
 
 
-def _verdict(script: Script, answer: Answer | None) -> Verdict | None:
+def _verdict(answer: Answer | None) -> Verdict | None:
     if answer is None or answer.code in _FAILURES:
         return None
-    if answer.code == child.DEAD:
-        return Verdict("dead_letter", reason=answer.text)
-    if answer.code == child.DROP:
-        return Verdict("drop", reason=answer.text)
-    delay_s = answer.delay_s or 0.0
-    try:
-        check_duration(delay_s, "the delay")
-    except InvalidMessage as error:
-        _note(script, f"{script.source.hook}: {error}")
-        return None
-    return Verdict("retry", to_ns(delay_s))
+    if answer.code == child.RETRY:
+        return Verdict("retry", to_ns(answer.delay_s or 0.0))
+    return Verdict("drop" if answer.code == child.DROP else "dead_letter", reason=answer.text)

@@ -102,8 +102,8 @@ def load_request(number: int, hook: str, queue: str, source: str) -> bytes:
     return b"".join((child.LOAD, head, *names, source.encode()))
 
 
-def run_request(number: int, now_s: float, packed: Sequence[bytes]) -> bytes:
-    parts = [child.RUN, child.RUN_HEAD.pack(number, now_s, len(packed))]
+def run_request(number: int, batch: int, now_s: float, packed: Sequence[bytes]) -> bytes:
+    parts = [child.RUN, child.RUN_HEAD.pack(number, batch, now_s, len(packed))]
     for one in packed:
         parts += (child.LENGTH.pack(len(one)), one)
     return b"".join(parts)

@@ -201,6 +201,20 @@ class HookSuite(BackendCase):
         with pytest.raises(InvalidMessage, match="fifo"):
             q.enqueue(b"")
 
+    @requires("throttling", "fairness")
+    def test_a_script_throttles_what_came_without_a_key(self, ps: Penstock, clock: ManualClock) -> None:
+        q = hooked(
+            ps,
+            on_enqueue="function on_enqueue(message)\n"
+            "  if message.headers.api then message.throttle_keys = {message.headers.api} end\n"
+            "end",
+        )
+        ps.throttles.set("mail", rate_per_s=1, burst=1)
+        q.enqueue_many([NewMessage(b"slow", {"api": "mail"})] * 3 + [NewMessage(b"fast")] * 2)
+        assert sorted(payloads(q.lease(10))) == [b"fast", b"fast", b"slow"]
+        clock.advance(1)
+        assert payloads(q.lease(10)) == [b"slow"]
+
     # -- on_failure
 
     @requires("delay", "journal")

@@ -27,7 +27,7 @@ from penstock.backends.base import (
 )
 from penstock.backends.embedded import calls, history, leases, quarantine, reads
 from penstock.backends.embedded.admin import Admin
-from penstock.backends.embedded.arguments import check_lease_s, check_reason, checked_state
+from penstock.backends.embedded.arguments import check_lease_s, checked_state
 from penstock.backends.embedded.bulk import Bulk
 from penstock.backends.embedded.calls import Call
 from penstock.backends.embedded.capabilities import CAPABILITIES
@@ -49,7 +49,6 @@ from penstock.backends.embedded.upkeep import Upkeep
 from penstock.backends.embedded.user_state import UserState
 from penstock.backends.embedded.worlds import Worlds
 from penstock.clock import Clock, SystemClock, to_ns
-from penstock.codec.body import check_duration
 from penstock.config import EncryptionSettings, HookSettings
 from penstock.errors import InvalidMessage, QueueNotFound, StorageCorrupt, StorageError
 from penstock.event import Entry, Event
@@ -188,19 +187,10 @@ class EmbeddedBackend:
         return self._change(queue, lambda txn, q: leases.ack(txn, q, receipts))
 
     def nack(self, queue: str, receipts: Sequence[str], delay_s: float | None, reason: str) -> list[Outcome]:
-        check_reason(reason)
-        if delay_s is not None:
-            check_duration(delay_s, "delay_s")
-        delay_ns = None if delay_s is None else to_ns(delay_s)
-        apply_waiting(self._engine)
-        settle = self._failures.decided(queue, "nack", receipts, delay_s, reason)
-        return self._change(queue, lambda txn, q: leases.nack(txn, q, receipts, delay_ns, reason, settle))
+        return self._change(queue, self._failures.nack(queue, receipts, delay_s, reason))
 
     def reject(self, queue: str, receipts: Sequence[str], reason: str) -> list[Outcome]:
-        check_reason(reason)
-        apply_waiting(self._engine)
-        settle = self._failures.decided(queue, "reject", receipts, None, reason)
-        return self._change(queue, lambda txn, q: leases.reject(txn, q, receipts, reason, settle))
+        return self._change(queue, self._failures.reject(queue, receipts, reason))
 
     def extend(self, queue: str, receipts: Sequence[str], lease_s: float) -> list[Outcome]:
         check_lease_s(lease_s)

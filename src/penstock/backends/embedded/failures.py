@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-from penstock.backends.embedded import keys
+from penstock.backends.embedded import keys, leases
+from penstock.backends.embedded.arguments import check_reason
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.hooking import Hooking
 from penstock.backends.embedded.keys import Due, StateCode
@@ -19,17 +20,20 @@ from penstock.backends.embedded.lookup import NO_BODY, Found
 from penstock.backends.embedded.meters import FAILED
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import StateRow, decode_state
-from penstock.backends.embedded.sweep import drop_rows, end_leases, may_gain
+from penstock.backends.embedded.sweep import apply_waiting, drop_rows, end_leases, may_gain
 from penstock.backends.embedded.transitions import drop_bodies, leave
-from penstock.codec.body import decode_body
+from penstock.clock import to_ns
+from penstock.codec.body import check_duration, decode_body
 from penstock.errors import StorageCorrupt
 from penstock.event import Kind
 from penstock.hooks.scripts import Verdict
 from penstock.hooks.wire import Failure
-from penstock.message import OK
+from penstock.message import OK, Outcome
 
 #: Ended leases of a queue that its script is asked about at a time.
 SCRIPTED_SLICE = 100
+
+Change = Callable[[Transaction, QueueState], list[Outcome]]
 
 #: What was decided about each lease, by its token.
 Verdicts = dict[int, Verdict]
@@ -44,7 +48,24 @@ class Failures:
         #: Numbers of queues whose ended leases a thread is at.
         self._busy: set[int] = set()
 
-    def decided(
+    def nack(self, queue: str, receipts: Sequence[str], delay_s: float | None, reason: str) -> Change:
+        """A failure: what is then to be written, in one go."""
+        check_reason(reason)
+        if delay_s is not None:
+            check_duration(delay_s, "delay_s")
+        delay_ns = None if delay_s is None else to_ns(delay_s)
+        apply_waiting(self._engine)
+        settle = self._decided(queue, "nack", receipts, delay_s, reason)
+        return lambda txn, q: leases.nack(txn, q, receipts, delay_ns, reason, settle)
+
+    def reject(self, queue: str, receipts: Sequence[str], reason: str) -> Change:
+        """The same for one that must not be tried again."""
+        check_reason(reason)
+        apply_waiting(self._engine)
+        settle = self._decided(queue, "reject", receipts, None, reason)
+        return lambda txn, q: leases.reject(txn, q, receipts, reason, settle)
+
+    def _decided(
         self, queue: str, kind: str, receipts: Sequence[str], delay_s: float | None, reason: str
     ) -> GiveBack | None:
         """What the queue's script makes of these failures; None if it has none."""
