@@ -118,6 +118,8 @@ class Looking:
     def compare(self, backend: QueueBackend) -> None:
         """Every queue's messages and numbers."""
         agree("queues", backend.queues(), [line.settings for _, line in sorted(self.model.lines.items())])
+        throttles = [(one.key, one.rate_per_s, one.burst, one.tokens) for one in backend.throttles()]
+        agree("throttles", throttles, self.model.buckets.shown())
         for name, line in self.model.lines.items():
             q = Queue(backend, name)
             compare_messages(name, line, {state: list(q.iter(state)) for state in STORED_STATES})

@@ -21,15 +21,16 @@ from penstock.scheduling.fairness import LEVELS
 
 if TYPE_CHECKING:
     from penstock.backends.embedded.engine import Engine, Transaction
-    from penstock.backends.embedded.gates import Gate
+    from penstock.backends.embedded.gates import Claim
     from penstock.backends.embedded.ready import Turn
 
 #: Rows cached over all lanes of a queue, and the least that a lane may cache of its own.
 CACHED_ROWS = 65_536
 CACHED_ROWS_MIN = 8
 FILL_ROWS = 1024
-#: Lanes discovered by one call.
+#: Lanes discovered by one call, and those of one key that are looked for before it is served.
 DISCOVERY_SLICE = 2000
+KEY_SLICE = 2000
 #: Rows taken from a lane after which its head is written down, so that reopening never walks over more
 #: tombstones than this.
 HINT_EVERY = 4096
@@ -50,17 +51,16 @@ class Lane:
     """
 
     __slots__ = (
+        "claims",
         "complete",
-        "gates",
         "head",
         "lane",
         "more_from",
         "place",
         "rows",
         "taken",
-        "ticket",
         "turn",
-        "turn_left",
+        "waits",
     )
 
     def __init__(self, lane: bytes, first: bytes, more_from: bytes, *, complete: bool) -> None:
@@ -73,10 +73,9 @@ class Lane:
         self.place = Place.NOWHERE
         #: Its key's turn, once it has been in line.
         self.turn: Turn | None = None
-        self.gates: tuple[Gate, ...] = ()
-        #: Its place among those that wait for the same tokens, and what is left of its turn there.
-        self.ticket = 0
-        self.turn_left = 0
+        #: Its key's claims to the tokens that it needs, and the one that it waits for.
+        self.claims: tuple[Claim, ...] = ()
+        self.waits: Claim | None = None
 
     def __lt__(self, other: Lane) -> bool:
         """In heaps, after what counts: a message that changed its lane may be noted in both."""
@@ -274,6 +273,23 @@ class Lanes:
             lane = self._discover_in(self._undiscovered_from, self._end)
             found_to = None if lane is None else keys.after_prefix(self._prefix + lane.lane)
             self._undiscovered_from = found_to
+
+    def discover_key(self, key: bytes, at: bytes) -> bytes | None:
+        """Find lanes of a key at a priority, from a place on (b"": all); where to go on, None at the end.
+
+        Of two throttle sets of a key, the earlier message goes first: both must be known.
+        """
+        prefix = self._prefix + key
+        upper = keys.after_prefix(prefix)
+        found_to = self._undiscovered_from
+        if found_to is None or (upper is not None and found_to >= upper):
+            return None
+        for _ in range(KEY_SLICE):
+            lane = self._discover_in(at or prefix, upper)
+            if lane is None:
+                return None
+            at = keys.after_prefix(self._prefix + lane.lane) or b""
+        return at
 
     def _discover_in(self, lower: bytes, upper: bytes | None) -> Lane | None:
         """The first lane in a range that has rows."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class Turn:
     """A fairness key at one priority: its lanes in line, earliest first, and what is left of its turn."""
 
-    __slots__ = ("aside", "credit", "key", "line", "listed", "size")
+    __slots__ = ("aside", "credit", "key", "line", "listed", "size", "undiscovered_from")
 
     def __init__(self, key: bytes) -> None:
         #: Level, length of the fairness key, the fairness key.
@@ -39,6 +39,8 @@ class Turn:
         self.credit = 0
         self.listed = False
         self.size = 0
+        #: Where its lanes that are not known yet start; None when all are.
+        self.undiscovered_from: bytes | None = b""
 
     def note(self, lane: Lane, head: bytes) -> None:
         """The lane has a row that may be before its first one."""
@@ -67,18 +69,25 @@ class ReadyIndex:
         #: By fairness key: messages in flight, and turns that are set aside for it.
         self._in_flight: dict[bytes, int] = {}
         self._full: dict[bytes, list[Turn]] = {}
-        self.add = self._lanes.add
+        self.add = self._add_to_fifo if fifo else self._lanes.add
         self.oldest_order_ns = self._lanes.oldest_order_ns
 
     def scan(self, after: bytes | None, lane_prefix: bytes = b"") -> Iterator[Row]:
         """Ready rows after a key, in key order."""
         return self._lanes.scan(after, lane_prefix)
 
+    def _add_to_fifo(self, txn: Transaction, lane_bytes: bytes, rows: list[Row]) -> None:
+        """Rows, in key order, that this transaction puts; the first may be a new head."""
+        self._lanes.add(txn, lane_bytes, rows)
+        lane = self._lanes.get(lane_bytes)
+        if lane is not None and lane.claims and (not lane.rows or lane.rows[0] is rows[0]):
+            self._ungate(lane)
+
     def forget(self, lane_bytes: bytes) -> None:
         """Rows of this lane are being deleted out of turn."""
         self._lanes.forget(lane_bytes)
         lane = self._lanes.get(lane_bytes) if self._fifo else None
-        if lane is not None and lane.gates:
+        if lane is not None and lane.claims:
             self._ungate(lane)
 
     def _ungate(self, lane: Lane) -> None:
@@ -114,6 +123,7 @@ class ReadyIndex:
             aside, turn.aside = turn.aside or [], None
             for lane in aside:
                 lane.place = Place.NOWHERE
+                self._gates.returned(lane)
                 self._enlist(lane)
 
     def undelivered(self, txn: Transaction, lane: Lane) -> None:
@@ -128,30 +138,32 @@ class ReadyIndex:
 
         If there are none, it is at the head of its lane again, which waits for them: False.
         """
-        has = {gate.bucket.key for gate in lane.gates}
+        has = {claim.gate.bucket.key for claim in lane.claims}
         if has != set(throttle_keys):
             # It was never here, or waited for a message that has gone since.
             self._give_back(txn, lane)
             self._gates.retire(lane)
-            self._gates.equip(lane, dict.fromkeys(throttle_keys))
+            self._gates.equip(lane, lane.turn or self._join(lane), dict.fromkeys(throttle_keys))
             if not self._gates.are_free(lane, txn.now_ns):
                 self._lanes.put_back(txn, lane, row)
                 self.ended(lane.lane)
                 return False
             self._take_tokens(txn, lane, 1)
+            self._gates.served(lane, 1, _weight(row))
         self._gates.retire(lane)  # What comes after it may need others.
         return True
 
     def _give_back(self, txn: Transaction, lane: Lane) -> None:
-        for gate in lane.gates:
-            gate.bucket.give_back(1)
-            txn.drawn.add(gate.bucket)
-            self._engine.bucket_changed(gate.bucket)
+        for claim in lane.claims:
+            bucket = claim.gate.bucket
+            bucket.give_back(1)
+            txn.drawn.add(bucket)
+            self._engine.bucket_changed(bucket)
 
     def _take_tokens(self, txn: Transaction, lane: Lane, count: int) -> None:
-        for gate in lane.gates:
-            gate.bucket.take(count, txn.now_ns)
-            txn.drawn.add(gate.bucket)
+        for claim in lane.claims:
+            claim.gate.bucket.take(count, txn.now_ns)
+            txn.drawn.add(claim.gate.bucket)
 
     def bucket_changed(self, bucket: Bucket, now_ns: int) -> None:
         """It may have tokens earlier than was thought."""
@@ -174,7 +186,7 @@ class ReadyIndex:
             lane.place = Place.ASIDE
             turn.aside.append(lane)
             return
-        if lane.gates and not self._gates.let_in(lane, self._engine.clock.now_ns(), waited=waited):
+        if lane.claims and not self._gates.let_in(lane, self._engine.clock.now_ns(), waited=waited):
             return
         lane.place = Place.IN_LINE
         if lane.rows:
@@ -193,7 +205,7 @@ class ReadyIndex:
         turn.size += 1
         lane.turn = turn
         if len(lane.lane) > len(key) + 2:
-            self._gates.equip(lane, keys.lane_throttle_keys(lane.lane))
+            self._gates.equip(lane, turn, keys.lane_throttle_keys(lane.lane))
         return turn
 
     def _step_out(self, lane: Lane, now_ns: int) -> None:
@@ -201,7 +213,7 @@ class ReadyIndex:
         if lane.turn is not None:
             heapq.heappop(lane.turn.line)
         lane.place = Place.NOWHERE
-        if lane.gates:
+        if lane.claims:
             self._gates.left(lane, now_ns)
 
     def _drop(self, turn: Turn, lane: Lane) -> None:
@@ -221,7 +233,7 @@ class ReadyIndex:
             if lane.place == Place.IN_LINE and head == lane.head:
                 lane.place = Place.ASIDE
                 turn.aside.append(lane)
-                if lane.gates:
+                if lane.claims:
                     self._gates.left(lane, now_ns)
         self._full.setdefault(turn.key[1:], []).append(turn)
 
@@ -241,8 +253,7 @@ class ReadyIndex:
         out: list[tuple[Lane, Row]] = []
         while len(out) < count:
             if self._gates.next_release_ns() <= txn.now_ns:
-                for lane in self._gates.released(txn.now_ns):
-                    self._enlist(lane, waited=True)
+                self._release(txn.now_ns)
             top = next((level for level in range(LEVELS) if rings[level]), LEVELS)
             if found.discovered_below(top):
                 found.discover_some()
@@ -258,6 +269,15 @@ class ReadyIndex:
             self._levels.served(level, len(out) - before, rings)
         return out
 
+    def _release(self, now_ns: int) -> None:
+        """Lanes for which there are tokens stand in line again; one that is empty by now uses none."""
+        for lane in self._gates.released(now_ns):
+            self._lanes.fill(lane)
+            if lane.rows:
+                self._enlist(lane, waited=True)
+            elif lane.turn is not None:
+                self._drop(lane.turn, lane)
+
     def _serve(self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, Row]]) -> None:
         now_ns, per_key = txn.now_ns, self._per_key
         while count > 0 and ring:
@@ -270,7 +290,7 @@ class ReadyIndex:
             if turn.credit <= 0:
                 turn.credit = _weight(rows[0])
             share = min(count, len(rows), turn.credit if len(ring) > 1 else count)
-            limited = per_key is not None or len(turn.line) > 1 or bool(lane.gates)
+            limited = per_key is not None or len(turn.line) > 1 or bool(lane.claims)
             if limited:
                 share = self._allowed(turn, lane, share, now_ns)
                 if not share:
@@ -290,6 +310,8 @@ class ReadyIndex:
     def _first(self, turn: Turn, now_ns: int) -> Lane | None:
         """The lane in the key's line whose first row is the earliest; those that are empty are dropped."""
         line = turn.line
+        if turn.undiscovered_from is not None:
+            turn.undiscovered_from = self._lanes.discover_key(turn.key, turn.undiscovered_from)
         while line:
             head, lane = line[0]
             if lane.place != Place.IN_LINE or head != lane.head:
@@ -320,8 +342,8 @@ class ReadyIndex:
                 self._set_aside(turn, now_ns)
                 return 0
             share = min(share, room)
-        if lane.gates:
-            tokens = min(gate.bucket.tokens(now_ns) for gate in lane.gates)
+        if lane.claims:
+            tokens = min(claim.gate.bucket.tokens(now_ns) for claim in lane.claims)
             if not tokens:
                 self._step_out(lane, now_ns)
                 self._enlist(lane, waited=True)
@@ -331,7 +353,7 @@ class ReadyIndex:
 
     def _account(self, txn: Transaction, turn: Turn, lane: Lane, share: int, weight: int) -> None:
         """What was taken uses tokens, and is in flight."""
-        if lane.gates:
+        if lane.claims:
             self._take_tokens(txn, lane, share)
             if self._gates.served(lane, share, weight):
                 self._step_out(lane, txn.now_ns)
