@@ -94,7 +94,9 @@ class Lanes:
         self._lanes: dict[bytes, Lane] = {}
         #: Rows taken from lanes that are empty now, since their last hint.
         self._taken: dict[bytes, int] = {}
-        self._ages: list[tuple[bytes, bytes]] = []
+        #: Lanes by the age of their first rows, as it was noted, and those to be noted when someone asks.
+        self._ages: list[tuple[bytes, Lane]] = []
+        self._unaged: list[Lane] = []
         self._undiscovered_from: bytes | None = self._prefix
         hint_prefix = keys.lane_hint(qid, b"")
         #: lane -> first row that may be live: what the store has written down.
@@ -105,11 +107,25 @@ class Lanes:
 
     # -- changes --------------------------------------------------------------------------------
 
+    def add_all(self, txn: Transaction, rows_of: dict[bytes, list[Row]]) -> None:
+        """Rows of many lanes, each behind all that its lane has: most lanes are known, and wholly cached."""
+        known, room = self._lanes.get, self._lane_capacity()
+        for lane_bytes, rows in rows_of.items():
+            lane = known(lane_bytes)
+            if lane is None or not lane.complete or not rows or len(lane.rows) + len(rows) > room:
+                if rows:
+                    self.add(txn, lane_bytes, rows)
+                continue
+            if not lane.rows:
+                self._note_age(lane)
+            lane.rows.extend(rows)
+            if lane.place == Place.NOWHERE:
+                self._enlist(lane)
+
     def add(self, txn: Transaction, lane_bytes: bytes, rows: list[Row]) -> None:
         """Rows, in key order, that this transaction puts."""
         first = rows[0][0]
-        hint = self._hints.get(lane_bytes)
-        if hint is not None and first < hint:
+        if first < self._hints.get(lane_bytes, b""):
             self._write_hint(txn, lane_bytes, first)
         lane = self._lanes.get(lane_bytes) or self._created(lane_bytes, first)
         if lane is not None:
@@ -129,7 +145,7 @@ class Lanes:
     def _cache(self, lane: Lane, rows: list[Row], first: bytes) -> None:
         cached = lane.rows
         if not cached or first < cached[0][0]:
-            self._note_age(lane, first)
+            self._note_age(lane)
             if lane.turn is not None:
                 lane.turn.note(lane, first[-keys.ORDER_AND_ID_BYTES :])
         if not cached and not lane.complete:
@@ -182,6 +198,9 @@ class Lanes:
 
     # -- reading --------------------------------------------------------------------------------
 
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(self._lanes.values())
+
     def get(self, lane_bytes: bytes) -> Lane | None:
         """The lane, if it is known."""
         return self._lanes.get(lane_bytes)
@@ -206,18 +225,33 @@ class Lanes:
         """
         while self._undiscovered_from is not None:
             self.discover_some()
+        self._note_ages()
         ages = self._ages
         while ages:
-            noted, lane_bytes = ages[0]
-            lane = self._lanes.get(lane_bytes)
-            head = self._head(lane) if lane is not None else None
+            noted, lane = ages[0]
+            self.fill(lane)
+            head = lane.rows[0][0][-keys.ORDER_AND_ID_BYTES :] if lane.rows else None
             if head is None:
                 heapq.heappop(ages)
-            elif head[-keys.ORDER_AND_ID_BYTES :] != noted:
-                heapq.heapreplace(ages, (head[-keys.ORDER_AND_ID_BYTES :], lane_bytes))
+            elif head != noted:
+                heapq.heapreplace(ages, (head, lane))
             else:
                 return int.from_bytes(noted[:8], "big")
         return None
+
+    def _note_age(self, lane: Lane) -> None:
+        """A lane that was empty, or got a row before its head: it may be older than what is noted of it."""
+        self._unaged.append(lane)
+        if len(self._unaged) + len(self._ages) > 2 * len(self._lanes) + 1024:
+            # Lanes come and go: one note of each is enough.
+            self._ages, self._unaged = [], list(self._lanes.values())
+
+    def _note_ages(self) -> None:
+        for lane in self._unaged:
+            # b"" sorts first and is corrected when it is read.
+            head = lane.rows[0][0][-keys.ORDER_AND_ID_BYTES :] if lane.rows else b""
+            heapq.heappush(self._ages, (head, lane))
+        self._unaged = []
 
     def scan(self, after: bytes | None, lane_prefix: bytes = b"") -> Iterator[Row]:
         """Ready rows after a key, in key order, never walking over what was consumed long ago."""
@@ -230,21 +264,6 @@ class Lanes:
 
     def _lane_capacity(self) -> int:
         return max(CACHED_ROWS_MIN, min(FILL_ROWS * 8, CACHED_ROWS // max(1, len(self._lanes))))
-
-    def _note_age(self, lane: Lane, key: bytes) -> None:
-        """A lane that was empty, or a row before its head: it may be older than what is noted of it."""
-        heapq.heappush(self._ages, (key[-keys.ORDER_AND_ID_BYTES :], lane.lane))
-        if len(self._ages) > 2 * len(self._lanes) + 64:
-            # Lanes come and go: keep one note each. b"" sorts first and is corrected when it is read.
-            self._ages = [
-                (lane.rows[0][0][-keys.ORDER_AND_ID_BYTES :] if lane.rows else b"", lane.lane)
-                for lane in self._lanes.values()
-            ]
-            heapq.heapify(self._ages)
-
-    def _head(self, lane: Lane) -> bytes | None:
-        self.fill(lane)
-        return lane.rows[0][0] if lane.rows else None
 
     # -- discovery ------------------------------------------------------------------------------
 
@@ -300,7 +319,7 @@ class Lanes:
                 lane = self._lanes.get(lane_bytes)
                 if lane is None:
                     lane = self._lanes[lane_bytes] = Lane(lane_bytes, key, key, complete=False)
-                    self._note_age(lane, key)
+                    self._note_age(lane)
                     self._enlist(lane)
                 return lane
         return None

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from penstock.backends.embedded.engine import Engine, Transaction
 
 
+#: Empty lanes that a queue remembers: making one anew is dear where messages come singly.
+IDLE_LANES = 4096
+
+
 class Turn:
     """A fairness key at one priority: its lanes in line, earliest first, and what is left of its turn."""
 
@@ -66,10 +70,13 @@ class ReadyIndex:
         self._levels = Levels()
         self._rings: list[deque[Turn]] = [deque() for _ in range(LEVELS)]
         self._turns: dict[bytes, Turn] = {}
+        #: How often a lane became empty, since the last look at how many are.
+        self._rests = 0
         #: By fairness key: messages in flight, and turns that are set aside for it.
         self._in_flight: dict[bytes, int] = {}
         self._full: dict[bytes, list[Turn]] = {}
         self.add = self._add_to_fifo if fifo else self._lanes.add
+        self.add_all = self._add_all_to_fifo if fifo else self._lanes.add_all
         self.oldest_order_ns = self._lanes.oldest_order_ns
 
     def scan(self, after: bytes | None, lane_prefix: bytes = b"") -> Iterator[Row]:
@@ -82,6 +89,11 @@ class ReadyIndex:
         lane = self._lanes.get(lane_bytes)
         if lane is not None and lane.claims and (not lane.rows or lane.rows[0] is rows[0]):
             self._ungate(lane)
+
+    def _add_all_to_fifo(self, txn: Transaction, rows_of: dict[bytes, list[Row]]) -> None:
+        for lane_bytes, rows in rows_of.items():
+            if rows:
+                self._add_to_fifo(txn, lane_bytes, rows)
 
     def forget(self, lane_bytes: bytes) -> None:
         """Rows of this lane are being deleted out of turn."""
@@ -123,7 +135,6 @@ class ReadyIndex:
             aside, turn.aside = turn.aside or [], None
             for lane in aside:
                 lane.place = Place.NOWHERE
-                self._gates.returned(lane)
                 self._enlist(lane)
 
     def undelivered(self, txn: Transaction, lane: Lane) -> None:
@@ -179,7 +190,13 @@ class ReadyIndex:
 
     # -- places ---------------------------------------------------------------------------------
 
-    def _enlist(self, lane: Lane, *, waited: bool = False) -> None:
+    def _enlist(self, lane: Lane) -> None:
+        """Find a place for a lane that was away."""
+        if lane.claims:
+            self._gates.returned(lane)
+        self._place(lane)
+
+    def _place(self, lane: Lane, *, waited: bool = False) -> None:
         """Find a place for a lane that is in none."""
         turn = lane.turn or self._join(lane)
         if turn.aside is not None:
@@ -216,13 +233,23 @@ class ReadyIndex:
         if lane.claims:
             self._gates.left(lane, now_ns)
 
-    def _drop(self, turn: Turn, lane: Lane) -> None:
-        """An empty lane, which is in no place, is gone."""
-        if self._lanes.drop(lane):
-            self._gates.retire(lane)
-            turn.size -= 1
-            if not turn.size:
-                del self._turns[turn.key]
+    def _rest(self, lane: Lane) -> None:
+        """An empty lane is in no place. It stays known for a while: a queue that is drained fills again."""
+        lane.place = Place.NOWHERE
+        self._rests += 1
+
+    def _tidy(self) -> None:
+        """Forget the lanes that are empty, if there are many."""
+        self._rests = 0
+        nowhere = [lane for lane in self._lanes if lane.place == Place.NOWHERE]
+        idle = [lane for lane in nowhere if lane.complete and not lane.rows]
+        for lane in idle if len(idle) > IDLE_LANES else ():
+            turn = lane.turn
+            if turn is not None and self._lanes.drop(lane):
+                self._gates.retire(lane)
+                turn.size -= 1
+                if not turn.size:
+                    del self._turns[turn.key]
 
     def _set_aside(self, turn: Turn, now_ns: int) -> None:
         """The key at the head of its ring has enough in flight."""
@@ -248,6 +275,8 @@ class ReadyIndex:
     def take(self, txn: Transaction, count: int) -> list[tuple[Lane, Row]]:
         """The next rows by priority, then fair turns over keys; the caller deletes them."""
         found, rings = self._lanes, self._rings
+        if self._rests > IDLE_LANES + len(self._turns):
+            self._tidy()
         if not found.discovered:
             found.discover_some()
         out: list[tuple[Lane, Row]] = []
@@ -274,38 +303,76 @@ class ReadyIndex:
         for lane in self._gates.released(now_ns):
             self._lanes.fill(lane)
             if lane.rows:
-                self._enlist(lane, waited=True)
-            elif lane.turn is not None:
-                self._drop(lane.turn, lane)
+                self._place(lane, waited=True)
+            else:
+                self._rest(lane)
 
     def _serve(self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, Row]]) -> None:
-        now_ns, per_key = txn.now_ns, self._per_key
+        goal = len(out) + count
+        while ring and len(out) < goal:
+            if self._per_key is None:
+                self._serve_plain(txn, ring, goal - len(out), out)
+            if ring and len(out) < goal:
+                self._serve_one(txn, ring, goal - len(out), out)
+
+    def _serve_plain(
+        self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, Row]]
+    ) -> None:
+        """Turns of keys with one lane that has rows and needs no tokens, as most have; up to another one."""
         while count > 0 and ring:
             turn = ring[0]
-            lane = self._first(turn, now_ns)
-            if lane is None:
-                self._unlist(turn)
-                continue
-            rows = lane.rows
-            if turn.credit <= 0:
-                turn.credit = _weight(rows[0])
-            share = min(count, len(rows), turn.credit if len(ring) > 1 else count)
-            limited = per_key is not None or len(turn.line) > 1 or bool(lane.claims)
-            if limited:
-                share = self._allowed(turn, lane, share, now_ns)
-                if not share:
-                    continue
+            lane = turn.line[0][1] if len(turn.line) == 1 and turn.undiscovered_from is None else None
+            if lane is None or not lane.rows or lane.claims:
+                return
             txn.changed = True
-            out += [(lane, rows.popleft()) for _ in range(share)]
+            rows = lane.rows
+            credit = turn.credit if turn.credit > 0 else _weight(rows[0])
+            share = 1
+            if credit == 1 < len(ring) or count == 1:
+                out.append((lane, rows.popleft()))
+            else:
+                share = min(count, len(rows), credit if len(ring) > 1 else count)
+                out += [(lane, rows.popleft()) for _ in range(share)]
             count -= share
-            turn.credit -= share
+            turn.credit = credit - share
             lane.taken += share
             if lane.taken >= lanes.HINT_EVERY:
                 self._lanes.write_hint_after(txn, lane, out[-1][1][0])
-            if limited:
-                self._account(txn, turn, lane, share, _weight(out[-1][1]))
-            if turn.credit <= 0 and turn.listed:
+            if not rows and lane.complete:
+                turn.line.clear()
+                lane.place = Place.NOWHERE
+                self._rests += 1
+                ring.popleft()
+                turn.listed = False
+                turn.credit = 0
+            elif credit <= share:
                 ring.rotate(-1)
+
+    def _serve_one(
+        self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, Row]]
+    ) -> None:
+        """The first key's turn, or as much of it as may be; or the key is out of the ring."""
+        turn, now_ns = ring[0], txn.now_ns
+        lane = self._first(turn, now_ns)
+        if lane is None:
+            self._unlist(turn)
+            return
+        rows = lane.rows
+        if turn.credit <= 0:
+            turn.credit = _weight(rows[0])
+        share = min(count, len(rows), turn.credit if len(ring) > 1 else count)
+        share = self._allowed(turn, lane, share, now_ns)
+        if not share:
+            return
+        txn.changed = True
+        out += [(lane, rows.popleft()) for _ in range(share)]
+        turn.credit -= share
+        lane.taken += share
+        if lane.taken >= lanes.HINT_EVERY:
+            self._lanes.write_hint_after(txn, lane, out[-1][1][0])
+        self._account(txn, turn, lane, share, _weight(out[-1][1]))
+        if turn.credit <= 0 and turn.listed:
+            ring.rotate(-1)
 
     def _first(self, turn: Turn, now_ns: int) -> Lane | None:
         """The lane in the key's line whose first row is the earliest; those that are empty are dropped."""
@@ -321,7 +388,7 @@ class ReadyIndex:
                 self._lanes.fill(lane)
             if not lane.rows:
                 self._step_out(lane, now_ns)
-                self._drop(turn, lane)
+                self._rest(lane)
                 continue
             if len(line) > 1:
                 first = lane.rows[0][0][-keys.ORDER_AND_ID_BYTES :]
@@ -346,7 +413,7 @@ class ReadyIndex:
             tokens = min(claim.gate.bucket.tokens(now_ns) for claim in lane.claims)
             if not tokens:
                 self._step_out(lane, now_ns)
-                self._enlist(lane, waited=True)
+                self._place(lane, waited=True)
                 return 0
             share = min(share, tokens)
         return share
@@ -357,7 +424,7 @@ class ReadyIndex:
             self._take_tokens(txn, lane, share)
             if self._gates.served(lane, share, weight):
                 self._step_out(lane, txn.now_ns)
-                self._enlist(lane)
+                self._place(lane)
         if self._per_key is not None:
             name = turn.key[1:]
             self._in_flight[name] = in_flight = self._in_flight.get(name, 0) + share
