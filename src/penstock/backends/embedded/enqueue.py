@@ -91,6 +91,7 @@ class Enqueuer:
         compress_over = q.settings.compress_over_bytes
         over_bytes = MAX_PAYLOAD_BYTES if compress_over is None else compress_over
         head = tail = key_prefix = value = b""
+        shapes, qid = self._shapes, q.qid
         rows: list[Row] = []
         for m in messages:
             try:
@@ -108,10 +109,13 @@ class Enqueuer:
                 if plain and (
                     m.fairness_key is not fairness_key or m.priority is not priority or m.weight is not weight
                 ):
-                    lane, tail, key_prefix, value = self._shape(q, m)
-                    if m.priority is not priority or m.weight is not weight:
+                    same = m.priority is priority and m.weight is weight and type(m.fairness_key) is str
+                    shape = shapes.get((qid, m.fairness_key, priority, weight)) if same else None
+                    if shape is None:
+                        shape = self._shape(q, m)
                         head = before_order(m.priority, m.weight, txn.now_ns)
                     fairness_key, priority, weight = m.fairness_key, m.priority, m.weight
+                    lane, tail, key_prefix, value = shape
                     rows = lanes.get(lane) or lanes.setdefault(lane, [])
                 low_raw, order_raw = low.to_bytes(6, "big"), order_ns.to_bytes(8, "big")
                 if plain:

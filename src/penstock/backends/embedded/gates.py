@@ -21,7 +21,7 @@ from penstock.scheduling.throttle import NEVER_NS, Bucket
 
 if TYPE_CHECKING:
     from penstock.backends.embedded.engine import Engine
-    from penstock.backends.embedded.ready import Turn
+    from penstock.backends.embedded.turns import Turn
 
 #: How far one token moves the tag of a key of weight 1.
 STEP = 1 << 40

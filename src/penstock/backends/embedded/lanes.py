@@ -8,7 +8,6 @@ index. Lanes are found by seeking from one to the next, a slice per call: openin
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,7 @@ from penstock.scheduling.fairness import LEVELS
 if TYPE_CHECKING:
     from penstock.backends.embedded.engine import Engine, Transaction
     from penstock.backends.embedded.gates import Claim
-    from penstock.backends.embedded.ready import Turn
+    from penstock.backends.embedded.turns import Turn
 
 #: Rows cached over all lanes of a queue, and the least that a lane may cache of its own.
 CACHED_ROWS = 65_536
@@ -45,12 +44,14 @@ class Place:
 
 
 class Lane:
-    """One lane: `rows` are its next ones; while not `complete`, the store has more from `more_from` on.
+    """One lane: from `at` on, `rows` are its next ones; while not `complete`, the store has more from
+    `more_from` on. There are rows only if there is one that is next.
 
     Its key's line has it under `head`, the order and id of a row that is not behind its first one.
     """
 
     __slots__ = (
+        "at",
         "claims",
         "complete",
         "head",
@@ -65,7 +66,8 @@ class Lane:
 
     def __init__(self, lane: bytes, first: bytes, more_from: bytes, *, complete: bool) -> None:
         self.lane = lane
-        self.rows: deque[Row] = deque()
+        self.rows: list[Row] = []
+        self.at = 0
         self.more_from = more_from
         self.complete = complete
         self.taken = 0
@@ -76,6 +78,27 @@ class Lane:
         #: Its key's claims to the tokens that it needs, and the one that it waits for.
         self.claims: tuple[Claim, ...] = ()
         self.waits: Claim | None = None
+
+    @property
+    def first(self) -> bytes:
+        """Order and id of its first row, which it must have."""
+        return self.rows[self.at][0][-keys.ORDER_AND_ID_BYTES :]
+
+    def pop(self, count: int) -> list[Row]:
+        """So many of its rows, which it must have."""
+        rows, end = self.rows[self.at : self.at + count], self.at + count
+        self.at = end
+        if end == len(self.rows):
+            self.rows.clear()
+            self.at = 0
+        return rows
+
+    def forget(self, more_from: bytes) -> None:
+        """Read it from the store again, from a row on."""
+        self.rows.clear()
+        self.at = 0
+        self.complete = False
+        self.more_from = more_from
 
     def __lt__(self, other: Lane) -> bool:
         """In heaps, after what counts: a message that changed its lane may be noted in both."""
@@ -118,7 +141,7 @@ class Lanes:
                 continue
             if not lane.rows:
                 self._note_age(lane)
-            lane.rows.extend(rows)
+            self._extend(lane, rows)
             if lane.place == Place.NOWHERE:
                 self._enlist(lane)
 
@@ -143,34 +166,40 @@ class Lanes:
         return lane
 
     def _cache(self, lane: Lane, rows: list[Row], first: bytes) -> None:
-        cached = lane.rows
-        if not cached or first < cached[0][0]:
+        cached, head = lane.rows, lane.rows[lane.at][0] if lane.rows else None
+        if head is None or first < head:
             self._note_age(lane)
             if lane.turn is not None:
                 lane.turn.note(lane, first[-keys.ORDER_AND_ID_BYTES :])
-        if not cached and not lane.complete:
+        if head is None and not lane.complete:
             lane.more_from = min(lane.more_from, first)
-        elif not cached or first > cached[-1][0]:
-            if lane.complete and len(cached) + len(rows) <= self._lane_capacity():
-                cached.extend(rows)
+        elif head is None or first > cached[-1][0]:
+            if lane.complete and len(cached) - lane.at + len(rows) <= self._lane_capacity():
+                self._extend(lane, rows)
             elif lane.complete:
                 # From the end of the cache, not from these rows: one that is added later may fall between.
                 lane.complete = False
                 lane.more_from = cached[-1][0] + b"\0" if cached else first
-        elif len(rows) == 1 and first < cached[0][0]:
-            cached.appendleft(rows[0])
+        elif len(rows) == 1 and first < head:
+            cached.insert(lane.at, rows[0])
         else:
-            _forget_rows(lane, min(cached[0][0], first))
+            lane.forget(min(head, first))
+
+    def _extend(self, lane: Lane, rows: list[Row]) -> None:
+        if lane.at > FILL_ROWS:  # What was taken is still there: it goes now and then, not row by row.
+            del lane.rows[: lane.at]
+            lane.at = 0
+        lane.rows.extend(rows)
 
     def forget(self, lane_bytes: bytes) -> None:
         """Rows of this lane are being deleted out of turn: read it from the store again."""
         lane = self._lanes.get(lane_bytes)
         if lane is not None and lane.rows:
-            _forget_rows(lane, lane.rows[0][0])
+            lane.forget(lane.rows[lane.at][0])
 
     def put_back(self, txn: Transaction, lane: Lane, row: Row) -> None:
         """A row that was just taken is the first of its lane again."""
-        lane.rows.appendleft(row)
+        lane.rows.insert(lane.at, row)
         lane.taken = max(0, lane.taken - 1)
         if self._hints.get(lane.lane, b"") > row[0]:
             self._write_hint(txn, lane.lane, row[0])
@@ -230,11 +259,10 @@ class Lanes:
         while ages:
             noted, lane = ages[0]
             self.fill(lane)
-            head = lane.rows[0][0][-keys.ORDER_AND_ID_BYTES :] if lane.rows else None
-            if head is None:
+            if not lane.rows:
                 heapq.heappop(ages)
-            elif head != noted:
-                heapq.heapreplace(ages, (head, lane))
+            elif lane.first != noted:
+                heapq.heapreplace(ages, (lane.first, lane))
             else:
                 return int.from_bytes(noted[:8], "big")
         return None
@@ -249,8 +277,7 @@ class Lanes:
     def _note_ages(self) -> None:
         for lane in self._unaged:
             # b"" sorts first and is corrected when it is read.
-            head = lane.rows[0][0][-keys.ORDER_AND_ID_BYTES :] if lane.rows else b""
-            heapq.heappush(self._ages, (head, lane))
+            heapq.heappush(self._ages, (lane.first if lane.rows else b"", lane))
         self._unaged = []
 
     def scan(self, after: bytes | None, lane_prefix: bytes = b"") -> Iterator[Row]:
@@ -272,7 +299,7 @@ class Lanes:
         """Whether every lane that has rows is known."""
         return self._undiscovered_from is None
 
-    def discovered_below(self, level: int) -> bool:
+    def may_find_before(self, level: int) -> bool:
         """Whether lanes of levels before this one, which is the highest in line, are yet to be found."""
         at = self._undiscovered_from
         return at is not None and len(at) > len(self._prefix) and at[len(self._prefix)] < level
@@ -340,9 +367,3 @@ class Lanes:
             lower = head
         if upper is None or lower < upper:
             yield lower, upper
-
-
-def _forget_rows(lane: Lane, more_from: bytes) -> None:
-    lane.rows.clear()
-    lane.complete = False
-    lane.more_from = more_from

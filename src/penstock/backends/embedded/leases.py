@@ -51,6 +51,9 @@ from penstock.scheduling.retry import retry_delay_s
 DAMAGED = "its body does not decode"
 
 _NO_VARIABLE: Variable = ("", {}, (), None)
+#: Variable headers as they were decoded: there are hardly more than there are fairness keys.
+_KNOWN: dict[bytes, Variable] = {}
+KNOWN_KEPT = 8192
 
 #: From so many bodies on, neighbours are read by one scan instead of one look-up each.
 SCAN_FROM = 8
@@ -204,7 +207,9 @@ def _deliveries(
     # The queue's number is part of a receipt: a queue made anew under the same name honours no old one.
     queue_part, name, unpack = q.prefix, q.name, FIXED.unpack_from
     variable_raw: bytes | None = None
-    known: dict[bytes, Variable] = {}
+    known = _KNOWN
+    if len(known) > KNOWN_KEPT:
+        known.clear()
     fairness_key, headers, throttle_keys, dedup_id = _NO_VARIABLE
     out: list[Delivery] = []
     for raw_id, seq, attempt, expires_at_ns, body in granted:
@@ -219,7 +224,9 @@ def _deliveries(
             variable_raw = body[FIXED_BYTES:end]
             variable = known.get(variable_raw)
             if variable is None:
-                variable = known[variable_raw] = decode_variable(variable_raw)
+                variable = decode_variable(variable_raw)
+                if not variable[1]:  # With headers, hardly two are the same.
+                    known[variable_raw] = variable
             fairness_key, headers, throttle_keys, dedup_id = variable
         out.append(
             Delivery(
@@ -262,27 +269,26 @@ def _column(values: list[int]) -> Column:
 
 def _read_bodies(engine: Engine, q: QueueState, ids: list[bytes]) -> list[bytes | None]:
     """Bodies in order: by one scan as far as the ids are neighbours, by look-ups where they are not."""
-    prefix = q.prefix
-    found: dict[bytes, bytes] = {}
-    if len(ids) >= SCAN_FROM:
-        found = _neighbours(engine, [prefix + raw_id for raw_id in sorted(ids)])
-        if len(found) == len(ids):
-            return [found[prefix + raw_id] for raw_id in ids]
-    missing = [prefix + raw_id for raw_id in ids if prefix + raw_id not in found]
-    rest = dict(zip(missing, engine.kv.get_many(missing, engine.messages), strict=True))
-    return [found[key] if key in found else rest[key] for key in (prefix + raw_id for raw_id in ids)]
+    sought = [q.prefix + raw_id for raw_id in ids]
+    if len(ids) < SCAN_FROM:
+        return engine.kv.get_many(sought, engine.messages)
+    found = _neighbours(engine, sought)
+    if len(found) < len(sought):
+        missing = [key for key in sought if key not in found]
+        found.update(zip(missing, engine.kv.get_many(missing, engine.messages), strict=True))
+    return [found[key] for key in sought]
 
 
-def _neighbours(engine: Engine, sought: list[bytes]) -> dict[bytes, bytes]:
+def _neighbours(engine: Engine, sought: list[bytes]) -> dict[bytes, bytes | None]:
     """Bodies by a walk from the first of these keys, for as long as most of what it meets is sought.
 
     Keys take turns, so that what is leased together was mostly enqueued together, if not in this order.
     """
-    found: dict[bytes, bytes] = {}
-    left = set(sought)
+    found: dict[bytes, bytes | None] = {}
+    wanted = set(sought)
     allowance = PASSED_OVER_AT_MOST
-    for key, body in engine.kv.scan(engine.messages, sought[0], sought[-1] + b"\0"):
-        if key in left:
+    for key, body in engine.kv.scan(engine.messages, min(sought), max(sought) + b"\0"):
+        if key in wanted:
             found[key] = body
             allowance += 1
         elif not allowance or len(body) > PASSED_OVER_BYTES:

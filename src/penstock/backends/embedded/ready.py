@@ -1,14 +1,12 @@
 """The ready index: which message is next, by priority, then by fair turns over keys, then by visibility.
 
-A fairness key has one lane for each set of throttle keys that its messages name. The lanes of a key that may
-be served are its line; keys with a line take turns in a ring, each as often as its weight says (deficit round
+Keys with a lane that may be served take turns in a ring, each as often as its weight says (deficit round
 robin). A lane without tokens waits at a gate, a key with enough in flight is set aside: neither is in a ring,
 so that a lease does not pay for what it cannot hand out.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.backends.embedded import keys, lanes
 from penstock.backends.embedded.gates import Gates
 from penstock.backends.embedded.lanes import Lane, Lanes, Place
+from penstock.backends.embedded.turns import Turn
 from penstock.kv.base import Row
 from penstock.scheduling.fairness import LEVELS, Levels
 from penstock.scheduling.throttle import Bucket
@@ -23,39 +22,8 @@ from penstock.scheduling.throttle import Bucket
 if TYPE_CHECKING:
     from penstock.backends.embedded.engine import Engine, Transaction
 
-
 #: Empty lanes that a queue remembers: making one anew is dear where messages come singly.
 IDLE_LANES = 4096
-
-
-class Turn:
-    """A fairness key at one priority: its lanes in line, earliest first, and what is left of its turn."""
-
-    __slots__ = ("aside", "credit", "key", "line", "listed", "size", "undiscovered_from")
-
-    def __init__(self, key: bytes) -> None:
-        #: Level, length of the fairness key, the fairness key.
-        self.key = key
-        #: Entries that are not a lane's own `head`, or of one that is not in line, are void.
-        self.line: list[tuple[bytes, Lane]] = []
-        #: Lanes that are not in line because the key has enough in flight.
-        self.aside: list[Lane] | None = None
-        self.credit = 0
-        self.listed = False
-        self.size = 0
-        #: Where its lanes that are not known yet start; None when all are.
-        self.undiscovered_from: bytes | None = b""
-
-    def note(self, lane: Lane, head: bytes) -> None:
-        """The lane has a row that may be before its first one."""
-        if head >= lane.head:
-            return
-        lane.head = head
-        if lane.place == Place.IN_LINE:
-            if len(self.line) == 1:
-                self.line[0] = (head, lane)
-            else:
-                heapq.heappush(self.line, (head, lane))
 
 
 class ReadyIndex:
@@ -83,35 +51,11 @@ class ReadyIndex:
         """Ready rows after a key, in key order."""
         return self._lanes.scan(after, lane_prefix)
 
-    def _add_to_fifo(self, txn: Transaction, lane_bytes: bytes, rows: list[Row]) -> None:
-        """Rows, in key order, that this transaction puts; the first may be a new head."""
-        self._lanes.add(txn, lane_bytes, rows)
-        lane = self._lanes.get(lane_bytes)
-        if lane is not None and lane.claims and (not lane.rows or lane.rows[0] is rows[0]):
-            self._ungate(lane)
-
-    def _add_all_to_fifo(self, txn: Transaction, rows_of: dict[bytes, list[Row]]) -> None:
-        for lane_bytes, rows in rows_of.items():
-            if rows:
-                self._add_to_fifo(txn, lane_bytes, rows)
-
     def forget(self, lane_bytes: bytes) -> None:
         """Rows of this lane are being deleted out of turn."""
         self._lanes.forget(lane_bytes)
-        lane = self._lanes.get(lane_bytes) if self._fifo else None
-        if lane is not None and lane.claims:
-            self._ungate(lane)
-
-    def _ungate(self, lane: Lane) -> None:
-        """A fifo lane may have another row at its head now: what that one needs is known when it is taken."""
-        place = lane.place
-        if place == Place.IN_LINE:
-            self._gates.left(lane, self._engine.clock.now_ns())
-        elif place == Place.WAITING:
-            self._gates.withdraw(lane)
-        self._gates.retire(lane)
-        if place == Place.WAITING:
-            self._enlist(lane)
+        if self._fifo:
+            self._head_may_differ(lane_bytes)
 
     # -- what stands in the way -----------------------------------------------------------------
 
@@ -144,26 +88,6 @@ class ReadyIndex:
             self._gates.retire(lane)
         self.ended(lane.lane)
 
-    def draw(self, txn: Transaction, lane: Lane, row: Row, throttle_keys: Sequence[str]) -> bool:
-        """A fifo lane's row, now that its body is read, needs tokens of these keys.
-
-        If there are none, it is at the head of its lane again, which waits for them: False.
-        """
-        has = {claim.gate.bucket.key for claim in lane.claims}
-        if has != set(throttle_keys):
-            # It was never here, or waited for a message that has gone since.
-            self._give_back(txn, lane)
-            self._gates.retire(lane)
-            self._gates.equip(lane, lane.turn or self._join(lane), dict.fromkeys(throttle_keys))
-            if not self._gates.are_free(lane, txn.now_ns):
-                self._lanes.put_back(txn, lane, row)
-                self.ended(lane.lane)
-                return False
-            self._take_tokens(txn, lane, 1)
-            self._gates.served(lane, 1, _weight(row))
-        self._gates.retire(lane)  # What comes after it may need others.
-        return True
-
     def _give_back(self, txn: Transaction, lane: Lane) -> None:
         for claim in lane.claims:
             bucket = claim.gate.bucket
@@ -188,6 +112,54 @@ class ReadyIndex:
         """A time before which no throttled lane has tokens, if none is in line."""
         return self._gates.next_release_ns()
 
+    # -- fifo queues: what the first message of a lane needs is known when its body is read -------
+
+    def draw(self, txn: Transaction, lane: Lane, row: Row, throttle_keys: Sequence[str]) -> bool:
+        """A fifo lane's row, which was taken, needs tokens of these keys.
+
+        If there are none, it is the first of its lane again, which waits for them: False.
+        """
+        has = {claim.gate.bucket.key for claim in lane.claims}
+        if has != set(throttle_keys):
+            # It was never here, or waited for a message that has gone since.
+            self._give_back(txn, lane)
+            self._gates.retire(lane)
+            self._gates.equip(lane, lane.turn or self._join(lane), dict.fromkeys(throttle_keys))
+            if not self._gates.are_free(lane, txn.now_ns):
+                self._lanes.put_back(txn, lane, row)
+                self.ended(lane.lane)
+                return False
+            self._take_tokens(txn, lane, 1)
+            self._gates.served(lane, 1, _weight(row))
+        self._gates.retire(lane)  # What comes after it may need others.
+        return True
+
+    def _add_to_fifo(self, txn: Transaction, lane_bytes: bytes, rows: list[Row]) -> None:
+        """Rows, in key order, that this transaction puts; the first may be the lane's first."""
+        self._lanes.add(txn, lane_bytes, rows)
+        lane = self._lanes.get(lane_bytes)
+        if lane is not None and lane.claims and (not lane.rows or lane.rows[lane.at] is rows[0]):
+            self._head_may_differ(lane_bytes)
+
+    def _add_all_to_fifo(self, txn: Transaction, rows_of: dict[bytes, list[Row]]) -> None:
+        for lane_bytes, rows in rows_of.items():
+            if rows:
+                self._add_to_fifo(txn, lane_bytes, rows)
+
+    def _head_may_differ(self, lane_bytes: bytes) -> None:
+        """A lane that waits for tokens may have another first row now, which may need others."""
+        lane = self._lanes.get(lane_bytes)
+        if lane is None or not lane.claims:
+            return
+        place = lane.place
+        if place == Place.IN_LINE:
+            self._gates.left(lane, self._engine.clock.now_ns())
+        elif place == Place.WAITING:
+            self._gates.withdraw(lane)
+        self._gates.retire(lane)
+        if place == Place.WAITING:
+            self._enlist(lane)
+
     # -- places ---------------------------------------------------------------------------------
 
     def _enlist(self, lane: Lane) -> None:
@@ -205,10 +177,7 @@ class ReadyIndex:
             return
         if lane.claims and not self._gates.let_in(lane, self._engine.clock.now_ns(), waited=waited):
             return
-        lane.place = Place.IN_LINE
-        if lane.rows:
-            lane.head = lane.rows[0][0][-keys.ORDER_AND_ID_BYTES :]
-        heapq.heappush(turn.line, (lane.head, lane))
+        turn.enter(lane)
         if not turn.listed:
             turn.listed = True
             self._rings[turn.key[0]].append(turn)
@@ -225,18 +194,11 @@ class ReadyIndex:
             self._gates.equip(lane, turn, keys.lane_throttle_keys(lane.lane))
         return turn
 
-    def _step_out(self, lane: Lane, now_ns: int) -> None:
-        """The lane at the head of its key's line leaves it."""
-        if lane.turn is not None:
-            heapq.heappop(lane.turn.line)
-        lane.place = Place.NOWHERE
+    def _step_out(self, turn: Turn, lane: Lane, now_ns: int) -> None:
+        """The earliest lane of its key leaves the line."""
+        turn.leave(lane)
         if lane.claims:
             self._gates.left(lane, now_ns)
-
-    def _rest(self, lane: Lane) -> None:
-        """An empty lane is in no place. It stays known for a while: a queue that is drained fills again."""
-        lane.place = Place.NOWHERE
-        self._rests += 1
 
     def _tidy(self) -> None:
         """Forget the lanes that are empty, if there are many."""
@@ -254,14 +216,11 @@ class ReadyIndex:
     def _set_aside(self, turn: Turn, now_ns: int) -> None:
         """The key at the head of its ring has enough in flight."""
         self._unlist(turn)
-        turn.aside = []
-        while turn.line:
-            head, lane = heapq.heappop(turn.line)
-            if lane.place == Place.IN_LINE and head == lane.head:
-                lane.place = Place.ASIDE
-                turn.aside.append(lane)
-                if lane.claims:
-                    self._gates.left(lane, now_ns)
+        turn.aside = turn.clear()
+        for lane in turn.aside:
+            lane.place = Place.ASIDE
+            if lane.claims:
+                self._gates.left(lane, now_ns)
         self._full.setdefault(turn.key[1:], []).append(turn)
 
     def _unlist(self, turn: Turn) -> None:
@@ -284,7 +243,7 @@ class ReadyIndex:
             if self._gates.next_release_ns() <= txn.now_ns:
                 self._release(txn.now_ns)
             top = next((level for level in range(LEVELS) if rings[level]), LEVELS)
-            if found.discovered_below(top):
+            if found.may_find_before(top):
                 found.discover_some()
                 continue
             level, allowance = self._levels.next(rings, count - len(out))
@@ -305,7 +264,7 @@ class ReadyIndex:
             if lane.rows:
                 self._place(lane, waited=True)
             else:
-                self._rest(lane)
+                self._rests += 1
 
     def _serve(self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, Row]]) -> None:
         goal = len(out) + count
@@ -321,87 +280,78 @@ class ReadyIndex:
         """Turns of keys with one lane that has rows and needs no tokens, as most have; up to another one."""
         while count > 0 and ring:
             turn = ring[0]
-            lane = turn.line[0][1] if len(turn.line) == 1 and turn.undiscovered_from is None else None
-            if lane is None or not lane.rows or lane.claims:
+            lane = turn.lane
+            if lane is None or not lane.rows or lane.claims or turn.undiscovered_from is not None:
                 return
             txn.changed = True
-            rows = lane.rows
-            credit = turn.credit if turn.credit > 0 else _weight(rows[0])
+            rows, at = lane.rows, lane.at
+            credit = turn.credit if turn.credit > 0 else _weight(rows[at])
             share = 1
             if credit == 1 < len(ring) or count == 1:
-                out.append((lane, rows.popleft()))
+                out.append((lane, rows[at]))
             else:
-                share = min(count, len(rows), credit if len(ring) > 1 else count)
-                out += [(lane, rows.popleft()) for _ in range(share)]
+                share = min(count, len(rows) - at, credit if len(ring) > 1 else count)
+                out += [(lane, row) for row in rows[at : at + share]]
             count -= share
             turn.credit = credit - share
             lane.taken += share
             if lane.taken >= lanes.HINT_EVERY:
-                self._lanes.write_hint_after(txn, lane, out[-1][1][0])
-            if not rows and lane.complete:
-                turn.line.clear()
-                lane.place = Place.NOWHERE
-                self._rests += 1
-                ring.popleft()
-                turn.listed = False
-                turn.credit = 0
-            elif credit <= share:
+                self._lanes.write_hint_after(txn, lane, rows[at + share - 1][0])
+            if at + share < len(rows):
+                lane.at = at + share
+            else:
+                lane.at = 0
+                rows.clear()
+                if lane.complete:
+                    turn.lane, lane.place = None, Place.NOWHERE
+                    self._rests += 1
+                    self._unlist(turn)
+                    continue
+            if credit <= share:
                 ring.rotate(-1)
 
     def _serve_one(
         self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, Row]]
     ) -> None:
         """The first key's turn, or as much of it as may be; or the key is out of the ring."""
-        turn, now_ns = ring[0], txn.now_ns
-        lane = self._first(turn, now_ns)
+        turn = ring[0]
+        lane = self._earliest(turn, txn.now_ns)
         if lane is None:
             self._unlist(turn)
             return
-        rows = lane.rows
         if turn.credit <= 0:
-            turn.credit = _weight(rows[0])
-        share = min(count, len(rows), turn.credit if len(ring) > 1 else count)
-        share = self._allowed(turn, lane, share, now_ns)
+            turn.credit = _weight(lane.rows[lane.at])
+        share = min(count, len(lane.rows) - lane.at, turn.credit if len(ring) > 1 else count)
+        share = self._allowed(turn, lane, share, txn.now_ns)
         if not share:
             return
         txn.changed = True
-        out += [(lane, rows.popleft()) for _ in range(share)]
+        rows = lane.pop(share)
+        out += [(lane, row) for row in rows]
         turn.credit -= share
         lane.taken += share
         if lane.taken >= lanes.HINT_EVERY:
-            self._lanes.write_hint_after(txn, lane, out[-1][1][0])
-        self._account(txn, turn, lane, share, _weight(out[-1][1]))
+            self._lanes.write_hint_after(txn, lane, rows[-1][0])
+        self._account(txn, turn, lane, share, _weight(rows[-1]))
         if turn.credit <= 0 and turn.listed:
             ring.rotate(-1)
 
-    def _first(self, turn: Turn, now_ns: int) -> Lane | None:
-        """The lane in the key's line whose first row is the earliest; those that are empty are dropped."""
-        line = turn.line
+    def _earliest(self, turn: Turn, now_ns: int) -> Lane | None:
+        """The lane in the key's line whose first row is the earliest; those that are empty leave it."""
         if turn.undiscovered_from is not None:
             turn.undiscovered_from = self._lanes.discover_key(turn.key, turn.undiscovered_from)
-        while line:
-            head, lane = line[0]
-            if lane.place != Place.IN_LINE or head != lane.head:
-                heapq.heappop(line)
-                continue
+        while (lane := turn.earliest()) is not None:
+            self._lanes.fill(lane)
             if not lane.rows:
-                self._lanes.fill(lane)
-            if not lane.rows:
-                self._step_out(lane, now_ns)
-                self._rest(lane)
-                continue
-            if len(line) > 1:
-                first = lane.rows[0][0][-keys.ORDER_AND_ID_BYTES :]
-                if first != head:
-                    lane.head = first
-                    heapq.heapreplace(line, (first, lane))
-                    continue
-            return lane
+                self._step_out(turn, lane, now_ns)
+                self._rests += 1
+            elif not turn.is_behind(lane):
+                return lane
         return None
 
     def _allowed(self, turn: Turn, lane: Lane, share: int, now_ns: int) -> int:
         """How much of its share the lane may have; with 0, it has another place now."""
-        if len(turn.line) > 1:
+        if turn.line:
             share = 1  # The next row may be another lane's.
         if self._per_key is not None:
             room = self._per_key - self._in_flight.get(turn.key[1:], 0)
@@ -412,7 +362,7 @@ class ReadyIndex:
         if lane.claims:
             tokens = min(claim.gate.bucket.tokens(now_ns) for claim in lane.claims)
             if not tokens:
-                self._step_out(lane, now_ns)
+                self._step_out(turn, lane, now_ns)
                 self._place(lane, waited=True)
                 return 0
             share = min(share, tokens)
@@ -423,7 +373,7 @@ class ReadyIndex:
         if lane.claims:
             self._take_tokens(txn, lane, share)
             if self._gates.served(lane, share, weight):
-                self._step_out(lane, txn.now_ns)
+                self._step_out(turn, lane, txn.now_ns)
                 self._place(lane)
         if self._per_key is not None:
             name = turn.key[1:]
