@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from penstock import Event, InvalidMessage, ManualClock, MessageNotFound, Penstock, Queue, State
@@ -132,6 +134,8 @@ class Looking:
         agree("length", q.length(), len(line.of(State.DELAYED, State.READY, State.LEASED)))
         totals = (stats.enqueued_total, stats.acked_total, stats.failed_total)
         agree("totals", totals, (line.enqueued, line.acked, line.failed))
+        by_key = {one.key: one.ready for one in q.key_stats() if one.ready}
+        agree("ready by key", by_key, dict(Counter(item.new.fairness_key for item in waiting)))
         agree("nothing is ready", stats.oldest_ready_age_s is None, not waiting)
         if stats.oldest_ready_age_s is not None and not line.settings.fifo:
             oldest_ns = self.clock.now_ns() - min(item.visible_ns for item in waiting)

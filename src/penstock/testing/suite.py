@@ -24,6 +24,7 @@ from penstock.testing.fairness_suite import FairnessSuite
 from penstock.testing.fifo_suite import FifoSuite
 from penstock.testing.held_suite import HeldBodySuite
 from penstock.testing.journal_suite import JournalSuite
+from penstock.testing.key_suite import KeySuite
 from penstock.testing.lease_suite import LeaseSuite
 from penstock.testing.limit_suite import LimitSuite
 from penstock.testing.listing_suite import ListingSuite
@@ -66,6 +67,7 @@ class BackendSuite(
     FairnessSuite,
     ThrottleSuite,
     ConcurrencySuite,
+    KeySuite,
     FifoSuite,
     TransitionSuite,
     JournalSuite,

@@ -35,6 +35,7 @@ REPEATABLE = frozenset(
         "peek",
         "page",
         "stats",
+        "key_stats",
         "due",
         "events",
         "read_cursor",

@@ -18,14 +18,14 @@ from penstock.backends.base import (
     BackendMetrics,
     CheckReport,
     CursorInfo,
+    KeyStats,
     Progress,
     QuarantineItem,
-    QueueMetrics,
     QueueStats,
     RekeyReport,
     Throttle,
 )
-from penstock.backends.embedded import calls, history, keys, leases, quarantine, reads
+from penstock.backends.embedded import calls, history, leases, measuring, quarantine, reads
 from penstock.backends.embedded.admin import Admin
 from penstock.backends.embedded.arguments import check_lease_s, check_reason, checked_state
 from penstock.backends.embedded.bulk import Bulk
@@ -36,26 +36,25 @@ from penstock.backends.embedded.engine import Durability, Engine, Transaction
 from penstock.backends.embedded.enqueue import Enqueuer
 from penstock.backends.embedded.founding import FORMAT_VERSION, found
 from penstock.backends.embedded.housekeeper import housekeepers
-from penstock.backends.embedded.keys import Meta
+from penstock.backends.embedded.keystats import key_stats
 from penstock.backends.embedded.lookup import CODES
 from penstock.backends.embedded.polling import Polling
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rekey import Rekey
-from penstock.backends.embedded.rows import MARK, unmarked
 from penstock.backends.embedded.sweep import apply_waiting
 from penstock.backends.embedded.throttles import Throttles
 from penstock.backends.embedded.upkeep import Upkeep
+from penstock.backends.embedded.user_state import UserState
 from penstock.backends.embedded.worlds import Worlds
 from penstock.capabilities import Capabilities
 from penstock.clock import Clock, SystemClock, to_ns
 from penstock.codec.body import check_duration
 from penstock.config import EncryptionSettings
-from penstock.errors import InvalidMessage, QueueNotFound, StorageError
+from penstock.errors import InvalidMessage, StorageError
 from penstock.event import Entry, Event
 from penstock.keyring import EnvironmentKeys, KeyProvider
 from penstock.kv.base import Store
 from penstock.message import (
-    MAX_PAYLOAD_BYTES,
     Delivery,
     DueItem,
     EnqueueResult,
@@ -64,7 +63,6 @@ from penstock.message import (
     Outcome,
     Page,
     check_count,
-    checked_name,
     parse_id,
 )
 from penstock.settings import QueueSettings
@@ -120,6 +118,7 @@ class EmbeddedBackend:
         self._enqueuer = Enqueuer(self._engine)
         self._polling = Polling(self._engine)
         self._throttles = Throttles(self._engine, self._worlds)
+        self._user_state = UserState(self._engine)
         self._bulk = Bulk(self._engine)
         self._rekey = Rekey(self._engine)
         self._checkup = Checkup(self._engine, self._worlds, self._admin)
@@ -254,6 +253,11 @@ class EmbeddedBackend:
             q = self._as_time_left_it(queue)
             return reads.stats(self._engine, q)
 
+    def key_stats(self, queue: str, limit: int) -> list[KeyStats]:
+        check_count(limit, "limit")
+        apply_waiting(self._engine)
+        return key_stats(self._engine, queue, limit)
+
     def due(self, since_ns: int, until_ns: int | None, limit: int, after: str | None) -> list[DueItem]:
         check_count(limit, "limit")
         with self._engine.lock:
@@ -319,35 +323,13 @@ class EmbeddedBackend:
     # -- user state -----------------------------------------------------------------------------
 
     def put_state(self, key: str, value: bytes) -> None:
-        row_key = keys.meta(Meta.USER_STATE, checked_name(key, "state key"))
-        if not isinstance(value, bytes) or len(value) > MAX_PAYLOAD_BYTES:
-            raise InvalidMessage(f"state value must be bytes, {MAX_PAYLOAD_BYTES} at most")
-
-        def command() -> None:
-            with self._engine.lock, self._engine.transaction() as txn:
-                txn.changed = True
-                txn.put(row_key, MARK + value, self._engine.meta)
-                txn.answered(None)
-
-        self._engine.durably(command)
+        self._user_state.put(key, value)
 
     def get_state(self, key: str) -> bytes | None:
-        row_key = keys.meta(Meta.USER_STATE, checked_name(key, "state key"))
-        with self._engine.lock:
-            self._engine.check_usable()
-            raw = self._engine.kv.get(row_key, self._engine.meta)
-        return None if raw is None else unmarked(raw, "user state")
+        return self._user_state.get(key)
 
     def delete_state(self, key: str) -> None:
-        row_key = keys.meta(Meta.USER_STATE, checked_name(key, "state key"))
-
-        def command() -> None:
-            with self._engine.lock, self._engine.transaction() as txn:
-                txn.changed = True
-                txn.delete(row_key, self._engine.meta)
-                txn.answered(None)
-
-        self._engine.durably(command)
+        self._user_state.delete(key)
 
     # -- throttles ------------------------------------------------------------------------------
 
@@ -388,22 +370,7 @@ class EmbeddedBackend:
         return BackendHealth("degraded" if reasons else "healthy", reasons)
 
     def metrics(self) -> BackendMetrics:
-        engine = self._engine
-        with engine.lock:
-            engine.check_usable()
-            names = sorted(engine.queues)
-        found: dict[str, QueueMetrics] = {}
-        for name in names:
-            with contextlib.suppress(QueueNotFound), engine.lock:  # Deleted meanwhile.
-                found[name] = reads.metrics(engine, self._as_time_left_it(name))
-        with engine.lock:
-            engine.check_usable()
-            return BackendMetrics(
-                queues=found,
-                store_bytes=self._kv.approximate_size(),
-                sync_s=engine.meter.sync_s.read(),
-                group_commit_calls=engine.meter.group_sizes.read(),
-            )
+        return measuring.metrics(self._engine, self._throttles)
 
     def check(self, repair: bool = False, progress: Progress | None = None) -> CheckReport:
         report = self._checkup.check(repair=repair, progress=progress)

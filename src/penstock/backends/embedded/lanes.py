@@ -45,15 +45,17 @@ class Place:
 
 class Lane:
     """One lane: from `at` on, `rows` are its next ones; while not `complete`, the store has more from
-    `more_from` on. There are rows only if there is one that is next.
+    `more_from` on, `beyond` of them if they were `counted`. There are rows only if there is one that is next.
 
     Its key's line has it under `head`, the order and id of a row that is not behind its first one.
     """
 
     __slots__ = (
         "at",
+        "beyond",
         "claims",
         "complete",
+        "counted",
         "head",
         "lane",
         "more_from",
@@ -70,6 +72,9 @@ class Lane:
         self.at = 0
         self.more_from = more_from
         self.complete = complete
+        #: Until they are counted, by how much they have changed since the count began.
+        self.beyond = 0
+        self.counted = complete
         self.taken = 0
         self.head = first[-keys.ORDER_AND_ID_BYTES :]
         self.place = Place.NOWHERE
@@ -84,6 +89,11 @@ class Lane:
         """Order and id of its first row, which it must have."""
         return self.rows[self.at][0][-keys.ORDER_AND_ID_BYTES :]
 
+    @property
+    def depth(self) -> int:
+        """How many rows it has, as far as they are counted."""
+        return len(self.rows) - self.at + (0 if self.complete else self.beyond)
+
     def pop(self, count: int) -> list[Row]:
         """So many of its rows, which it must have."""
         rows, end = self.rows[self.at : self.at + count], self.at + count
@@ -95,6 +105,7 @@ class Lane:
 
     def forget(self, more_from: bytes) -> None:
         """Read it from the store again, from a row on."""
+        self.beyond = self.depth
         self.rows.clear()
         self.at = 0
         self.complete = False
@@ -173,6 +184,7 @@ class Lanes:
                 lane.turn.note(lane, first[-keys.ORDER_AND_ID_BYTES :])
         if head is None and not lane.complete:
             lane.more_from = min(lane.more_from, first)
+            lane.beyond += len(rows)
         elif head is None or first > cached[-1][0]:
             if lane.complete and len(cached) - lane.at + len(rows) <= self._lane_capacity():
                 self._extend(lane, rows)
@@ -180,10 +192,14 @@ class Lanes:
                 # From the end of the cache, not from these rows: one that is added later may fall between.
                 lane.complete = False
                 lane.more_from = cached[-1][0] + b"\0" if cached else first
+                lane.beyond, lane.counted = len(rows), True
+            else:
+                lane.beyond += len(rows)
         elif len(rows) == 1 and first < head:
             cached.insert(lane.at, rows[0])
         else:
             lane.forget(min(head, first))
+            lane.beyond += len(rows)
 
     def _extend(self, lane: Lane, rows: list[Row]) -> None:
         if lane.at > FILL_ROWS:  # What was taken is still there: it goes now and then, not row by row.
@@ -192,10 +208,13 @@ class Lanes:
         lane.rows.extend(rows)
 
     def forget(self, lane_bytes: bytes) -> None:
-        """Rows of this lane are being deleted out of turn: read it from the store again."""
+        """A row of this lane is being deleted out of turn: read it from the store again."""
         lane = self._lanes.get(lane_bytes)
-        if lane is not None and lane.rows:
+        if lane is None:
+            return
+        if lane.rows:
             lane.forget(lane.rows[lane.at][0])
+        lane.beyond -= 1
 
     def put_back(self, txn: Transaction, lane: Lane, row: Row) -> None:
         """A row that was just taken is the first of its lane again."""
@@ -244,6 +263,9 @@ class Lanes:
         rows = list(self._engine.kv.scan(self._engine.ready, lane.more_from, end, limit=limit))
         lane.rows.extend(rows)
         lane.complete = len(rows) < limit
+        lane.beyond -= len(rows)
+        if lane.complete:
+            lane.beyond, lane.counted = 0, True
         if rows:
             lane.more_from = rows[-1][0] + b"\0"
 
@@ -291,6 +313,16 @@ class Lanes:
 
     def _lane_capacity(self) -> int:
         return max(CACHED_ROWS_MIN, min(FILL_ROWS * 8, CACHED_ROWS // max(1, len(self._lanes))))
+
+    def uncounted(self) -> list[tuple[Lane, bytes, bytes | None]]:
+        """Lanes of which it is not known how much is beyond their cache, and where that is.
+
+        From now on what changes of it is noted: a count of the store as it is completes it.
+        """
+        lanes = [lane for lane in self._lanes.values() if not lane.counted]
+        for lane in lanes:
+            lane.beyond = 0
+        return [(lane, lane.more_from, keys.after_prefix(self._prefix + lane.lane)) for lane in lanes]
 
     # -- discovery ------------------------------------------------------------------------------
 

@@ -38,6 +38,11 @@ class ReadyIndex:
         self._levels = Levels()
         self._rings: list[deque[Turn]] = [deque() for _ in range(LEVELS)]
         self._turns: dict[bytes, Turn] = {}
+        #: Rows taken since it was loaded; and whether someone counts what there is.
+        self.served = 0
+        self._counting = False
+        #: Lanes in line that lost rows out of turn: an empty one must not keep tokens from others.
+        self._may_be_empty: list[Lane] = []
         #: How often a lane became empty, since the last look at how many are.
         self._rests = 0
         #: By fairness key: messages in flight, and turns that are set aside for it.
@@ -56,6 +61,53 @@ class ReadyIndex:
         self._lanes.forget(lane_bytes)
         if self._fifo:
             self._head_may_differ(lane_bytes)
+        else:
+            lane = self._lanes.get(lane_bytes)
+            if lane is not None and lane.claims and lane.place == Place.IN_LINE:
+                self._may_be_empty.append(lane)
+
+    # -- numbers by key -------------------------------------------------------------------------
+
+    def discover(self) -> bool:
+        """Find some more lanes; whether all are known."""
+        if not self._lanes.discovered:
+            self._lanes.discover_some()
+        return self._lanes.discovered
+
+    def lanes(self) -> list[Lane]:
+        return list(self._lanes)
+
+    def turns(self) -> list[Turn]:
+        return list(self._turns.values())
+
+    def start_count(self) -> list[tuple[Lane, bytes, bytes | None]]:
+        """Lanes to count, and where; none while someone counts."""
+        if self._counting:
+            return []
+        uncounted = self._lanes.uncounted()
+        self._counting = bool(uncounted)
+        return uncounted
+
+    def end_count(self, counts: list[tuple[Lane, int]]) -> None:
+        """What they had beyond their caches when it started."""
+        self._counting = False
+        for lane, count in counts:
+            if not lane.counted:
+                lane.beyond += count
+                lane.counted = True
+
+    def head_of(self, lane: Lane) -> tuple[int | None, int | None]:
+        """Weight and place in line of its first message, if there is one."""
+        self._lanes.fill(lane)
+        if not lane.rows:
+            return None, None
+        return _weight(lane.rows[lane.at]), int.from_bytes(lane.first[:8], "big")
+
+    def in_flight(self, fairness_key: bytes) -> int | None:
+        """Where keys are limited, what counts against the limit of one."""
+        if self._per_key is None:
+            return None
+        return self._in_flight.get(keys.u16(len(fairness_key)) + fairness_key, 0)
 
     # -- what stands in the way -----------------------------------------------------------------
 
@@ -238,6 +290,8 @@ class ReadyIndex:
             self._tidy()
         if not found.discovered:
             found.discover_some()
+        while self._may_be_empty:
+            self._look_at(self._may_be_empty.pop(), txn.now_ns)
         out: list[tuple[Lane, Row]] = []
         while len(out) < count:
             if self._gates.next_release_ns() <= txn.now_ns:
@@ -255,7 +309,18 @@ class ReadyIndex:
             before = len(out)
             self._serve(txn, rings[level], allowance, out)
             self._levels.served(level, len(out) - before, rings)
+        self.served += len(out)
         return out
+
+    def _look_at(self, lane: Lane, now_ns: int) -> None:
+        """Whether a lane in line has anything left."""
+        if lane.turn is None or lane.place != Place.IN_LINE:
+            return
+        self._lanes.fill(lane)
+        if not lane.rows:
+            lane.turn.remove(lane)
+            self._gates.left(lane, now_ns)
+            self._rests += 1
 
     def _release(self, now_ns: int) -> None:
         """Lanes for which there are tokens stand in line again; one that is empty by now uses none."""
@@ -294,6 +359,7 @@ class ReadyIndex:
                 out += [(lane, row) for row in rows[at : at + share]]
             count -= share
             turn.credit = credit - share
+            turn.served += share
             lane.taken += share
             if lane.taken >= lanes.HINT_EVERY:
                 self._lanes.write_hint_after(txn, lane, rows[at + share - 1][0])
@@ -329,9 +395,13 @@ class ReadyIndex:
         rows = lane.pop(share)
         out += [(lane, row) for row in rows]
         turn.credit -= share
+        turn.served += share
         lane.taken += share
         if lane.taken >= lanes.HINT_EVERY:
             self._lanes.write_hint_after(txn, lane, rows[-1][0])
+        if not lane.rows and lane.complete:
+            self._step_out(turn, lane, txn.now_ns)
+            self._rests += 1
         self._account(txn, turn, lane, share, _weight(rows[-1]))
         if turn.credit <= 0 and turn.listed:
             ring.rotate(-1)
@@ -372,7 +442,7 @@ class ReadyIndex:
         """What was taken uses tokens, and is in flight."""
         if lane.claims:
             self._take_tokens(txn, lane, share)
-            if self._gates.served(lane, share, weight):
+            if self._gates.served(lane, share, weight) and lane.place == Place.IN_LINE:
                 self._step_out(turn, lane, txn.now_ns)
                 self._place(lane)
         if self._per_key is not None:

@@ -10,7 +10,17 @@ from penstock.backends.embedded.lanes import Lane, Place
 class Turn:
     """A fairness key at one priority. It has a lane for each set of throttle keys that its messages name."""
 
-    __slots__ = ("aside", "credit", "key", "lane", "line", "listed", "size", "undiscovered_from")
+    __slots__ = (
+        "aside",
+        "credit",
+        "key",
+        "lane",
+        "line",
+        "listed",
+        "served",
+        "size",
+        "undiscovered_from",
+    )
 
     def __init__(self, key: bytes) -> None:
         #: Level, length of the fairness key, the fairness key.
@@ -25,6 +35,8 @@ class Turn:
         self.credit = 0
         #: Whether it is in its level's ring.
         self.listed = False
+        #: Deliveries of the window that is counted now, since it was last looked at.
+        self.served = 0
         self.size = 0
         #: Where its lanes that are not known yet start; None when all are.
         self.undiscovered_from: bytes | None = b""
@@ -70,6 +82,12 @@ class Turn:
             self.lane = None
         else:
             heapq.heappop(self.line)
+
+    def remove(self, lane: Lane) -> None:
+        """A lane, wherever it stands, stands in line no more."""
+        lane.place = Place.NOWHERE
+        if self.lane is lane:
+            self.lane = None
 
     def clear(self) -> list[Lane]:
         """Nothing stands in line; what did."""
