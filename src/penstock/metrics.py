@@ -71,6 +71,33 @@ TABLE: dict[str, tuple[str, tuple[str, ...], str]] = {
         ("backend", "queue"),
         "Bodies kept because a required cursor has not read so far.",
     ),
+    "penstock_key_ready": (
+        "gauge",
+        ("backend", "queue", "key"),
+        "Ready messages of the fairness keys that have most, up to 20 of a queue.",
+    ),
+    "penstock_key_oldest_ready_age_seconds": (
+        "gauge",
+        ("backend", "queue", "key"),
+        "The same for the age of their oldest.",
+    ),
+    "penstock_key_served": (
+        "counter",
+        ("backend", "queue", "key"),
+        "The same for their deliveries since the store was opened; a key that was idle may start anew.",
+    ),
+    "penstock_key_throttled": (
+        "gauge",
+        ("backend", "queue", "key"),
+        "The same for their ready messages that wait for tokens.",
+    ),
+    "penstock_throttle_tokens": (
+        "gauge",
+        ("backend", "throttle"),
+        "Deliveries that are left of a limit just now; the first 100 limits.",
+    ),
+    "penstock_throttle_rate_per_second": ("gauge", ("backend", "throttle"), "Deliveries a second."),
+    "penstock_throttle_burst": ("gauge", ("backend", "throttle"), "Deliveries at once, after a pause."),
     "penstock_store_bytes": ("gauge", ("backend",), "What the store occupies, roughly."),
     "penstock_sync_seconds": ("histogram", ("backend",), "Time of each fsync, since the store was opened."),
     "penstock_group_commit_calls": (
@@ -144,6 +171,11 @@ def _add_backend(families: Families, backend: str, metrics: BackendMetrics) -> N
     families.add("penstock_store_bytes", (backend,), metrics.store_bytes)
     families.add("penstock_sync_seconds", (backend,), metrics.sync_s)
     families.add("penstock_group_commit_calls", (backend,), metrics.group_commit_calls)
+    for throttle in metrics.throttles:
+        where = (backend, throttle.key)
+        families.add("penstock_throttle_tokens", where, throttle.tokens)
+        families.add("penstock_throttle_rate_per_second", where, throttle.rate_per_s)
+        families.add("penstock_throttle_burst", where, throttle.burst)
     for name, queue in metrics.queues.items():
         _add_queue(families, (backend, name), queue)
 
@@ -167,9 +199,15 @@ def _add_queue(families: Families, where: tuple[str, str], queue: QueueMetrics) 
     families.add("penstock_journal_bytes", where, stats.journal_bytes)
     families.add("penstock_journal_last_seq", where, stats.last_seq)
     families.add("penstock_held_bodies", where, stats.held_bodies)
+    for key in queue.keys:
+        labels = (*where, key.key)
+        families.add("penstock_key_ready", labels, key.ready)
+        families.add("penstock_key_oldest_ready_age_seconds", labels, key.oldest_ready_age_s or 0.0)
+        families.add("penstock_key_served", labels, key.served)
+        families.add("penstock_key_throttled", labels, key.throttled)
     for cursor in queue.cursors:
-        labels = (*where, cursor.name, str(cursor.required).lower())
-        families.add("penstock_cursor_lag_events", labels, stats.last_seq - cursor.position)
+        labels_of_cursor = (*where, cursor.name, str(cursor.required).lower())
+        families.add("penstock_cursor_lag_events", labels_of_cursor, stats.last_seq - cursor.position)
 
 
 class Server(Protocol):

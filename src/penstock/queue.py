@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from penstock.backends.base import CursorInfo, QueueBackend, QueueStats
+from penstock.backends.base import CursorInfo, KeyStats, QueueBackend, QueueStats
 from penstock.errors import InvalidMessage, MessageNotFound, Unsupported
 from penstock.event import Event, Kind
 from penstock.journal import Cursor, Moment, check_names, filtered, moment_ns
@@ -139,6 +139,10 @@ class Queue:
 
     def stats(self) -> QueueStats:
         return self._backend.stats(self.name)
+
+    def key_stats(self, limit: int = 100) -> Sequence[KeyStats]:
+        """Numbers of the fairness keys that have most waiting, first."""
+        return self._backend.key_stats(self.name, limit)
 
     def length(self) -> int:
         """Delayed, ready and leased messages together."""

@@ -264,3 +264,18 @@ def test_metrics_are_served_until_they_are_not(cli: Cli) -> None:
     serving.send_signal(signal.SIGINT)
     assert serving.wait(60) == 130
     serving.stdout.close()
+
+
+def test_stats_of_keys_show_what_waits_and_what_holds_it_up(cli: Cli) -> None:
+    cli("throttles", "set", "api", "--rate", "1/h")
+    cli("enqueue", "emails", "--lines", "--key", "tenant", "--throttle", "api", input="a\nb\nc\n")
+    cli("enqueue", "emails", "x")
+    cli("lease", "emails", "-n", "5")
+    (row,) = cli("stats", "emails", "--keys", "--json").objects
+    assert (row["queue"], row["key"], row["ready"], row["weight"]) == ("emails", "tenant", 2, 1)
+    shown = cli("stats", "emails", "-k").out
+    assert "tenant" in shown
+    assert cli("stats", "emails", "-k", "-n", "1", "--json").objects[0]["key"] == "tenant"
+    cli("purge", "emails", "-y")
+    assert "nothing waiting" in cli("stats", "emails", "--keys").err
+    assert "name it" in cli("stats", "--keys", code=2).err

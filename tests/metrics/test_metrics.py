@@ -109,6 +109,34 @@ def test_a_cursors_lag_and_what_it_holds_are_shown(ps: Penstock) -> None:
     assert value(ps, "penstock_held_bodies", queue="q") == 1
 
 
+def test_keys_and_throttles_are_shown(ps: Penstock, clock: ManualClock) -> None:
+    ps.throttles.set("api", 0.5, 4)
+    q = ps.create_queue("q")
+    q.enqueue_many([NewMessage(fairness_key="k", throttle_keys=["api"])] * 9)
+    q.lease(20)
+    q.lease(20)
+    clock.advance(1)
+    assert value(ps, "penstock_key_ready", queue="q", key="k") == 5
+    assert value(ps, "penstock_key_served_total", queue="q", key="k") == 4
+    assert value(ps, "penstock_key_throttled", queue="q", key="k") == 5
+    assert value(ps, "penstock_key_oldest_ready_age_seconds", queue="q", key="k") == pytest.approx(
+        1, abs=0.01
+    )
+    throttle = [f"penstock_throttle_{name}" for name in ("tokens", "rate_per_second", "burst")]
+    assert [value(ps, name, throttle="api") for name in throttle] == [0.5, 0.5, 4]
+
+
+def test_of_very_many_keys_and_throttles_only_some_are_shown(ps: Penstock) -> None:
+    q = ps.create_queue("q")
+    q.enqueue_many([NewMessage(fairness_key=f"key {n}") for n in range(100)])
+    q.enqueue_many([NewMessage(fairness_key="key 50")] * 9)
+    for n in range(150):
+        ps.throttles.set(f"t{n:03}", 1, 1)
+    names = [name for name, _ in read(render(ps))]
+    assert (names.count("penstock_key_ready"), names.count("penstock_throttle_burst")) == (20, 100)
+    assert value(ps, "penstock_key_ready", queue="q", key="key 50") == 10
+
+
 def test_group_commits_and_fsyncs_are_timed(tmp_path: Path) -> None:
     with penstock.open(tmp_path / "store") as ps:
         q = ps.create_queue("q")

@@ -32,6 +32,7 @@ def of_item(item: Item, queue: str) -> Facts:
         "headers": item.new.headers,
         "origin": (item.origin, item.buried_attempts) if item.origin else None,
         "key": (item.new.fairness_key, item.new.weight, item.new.priority, item.new.dedup_id),
+        "throttle_keys": item.new.throttle_keys,
         "enqueued_ns": item.enqueued_ns,
     }
     if item.state in (*WAITING, State.LEASED):
@@ -73,6 +74,7 @@ def _common(one: Message | Delivery) -> Facts:
         "headers": {key: value for key, value in one.headers.items() if key not in owned},
         "origin": origin,
         "key": (one.fairness_key, one.weight, one.priority, one.dedup_id),
+        "throttle_keys": one.throttle_keys,
         "enqueued_ns": one.enqueued_at_ns,
     }
 
@@ -81,13 +83,13 @@ def compare_messages(name: str, line: Line, listed: dict[State, list[Message]]) 
     for state, found in listed.items():
         there = {one.id: of_message(one) for one in found}
         agree(f"{state} messages of {name}", there, {one.id: of_item(one, name) for one in line.of(state)})
-    # Ready ones are listed by priority, then key by key, each in its order.
+    # Ready ones are listed by priority, then key by key and throttle set by throttle set, each in its order.
     ready = [line.items[one.id] for one in listed[State.READY]]
-    lanes = [line.lane(item) for item in ready]
-    priorities = [lane[0] for lane in lanes]
+    lanes = [line.range_of(item) for item in ready]
+    priorities = [line.lane(item)[0] for item in ready]
     agree("order of priorities", priorities, sorted(priorities, reverse=True))
     turns = sum(lane != before for lane, before in zip(lanes, [None, *lanes], strict=False))
     agree("runs of one key", turns, len(set(lanes)))
     for i, item in enumerate(ready):
-        later = [other for other in ready[i + 1 :] if line.lane(other) == line.lane(item)]
+        later = [other for other in ready[i + 1 :] if line.range_of(other) == line.range_of(item)]
         assert not any(line.must_precede(other, item) for other in later), f"{item.id} is listed too early"

@@ -4,12 +4,48 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from penstock import Kind, NewMessage, QueueSettings, State
 
 WAITING = (State.DELAYED, State.READY)
 #: A lower priority is served out of turn at most once in so many deliveries, and at least once in 20.
 TURN_AT_MOST, TURN_AT_LEAST = 10, 20
+
+
+class Buckets:
+    """Token buckets, in fractions: exact, and nothing like the system's arithmetic."""
+
+    def __init__(self) -> None:
+        #: key -> rate, burst, tokens at a time, that time
+        self._all: dict[str, tuple[Fraction, int, Fraction, int]] = {}
+        self.now_ns = 0
+
+    def limit(self, key: str, rate_per_s: float, burst: int) -> None:
+        tokens = min(self.tokens(key), Fraction(burst)) if key in self._all else Fraction(burst)
+        self._all[key] = (Fraction(str(rate_per_s)), burst, tokens, self.now_ns)
+
+    def delete(self, key: str) -> None:
+        self._all.pop(key, None)
+
+    def tokens(self, key: str) -> Fraction:
+        rate, burst, tokens, at_ns = self._all[key]
+        return min(Fraction(burst), tokens + rate * (self.now_ns - at_ns) / 10**9)
+
+    def have_tokens(self, item: Item) -> bool:
+        return all(self.tokens(key) >= 1 for key in self.limiting(item))
+
+    def limiting(self, item: Item) -> set[str]:
+        return set(item.new.throttle_keys) & set(self._all)
+
+    def take(self, item: Item) -> None:
+        for key in self.limiting(item):
+            rate, burst, _, _ = self._all[key]
+            self._all[key] = (rate, burst, self.tokens(key) - 1, self.now_ns)
+
+    def shown(self) -> list[tuple[str, float, int, float]]:
+        rows = sorted(self._all.items(), key=lambda row: row[0].encode())
+        return [(key, float(rate), burst, float(self.tokens(key))) for key, (rate, burst, _, _) in rows]
 
 
 @dataclass
@@ -58,21 +94,48 @@ class Line:
     def lane(self, item: Item) -> tuple[int, str]:
         return (0 if self.settings.fifo else item.new.priority, item.new.fairness_key)
 
+    def range_of(self, item: Item) -> tuple[object, ...]:
+        """What ready messages are listed together by."""
+        throttles = () if self.settings.fifo else sorted(set(item.new.throttle_keys))
+        return (*self.lane(item), *throttles)
+
     def must_precede(self, a: Item, b: Item) -> bool:
         """Whether the semantics say that `a` comes before `b`, both ready in one lane."""
         if not self.settings.fifo and a.visible_ns != b.visible_ns:
             return a.visible_ns < b.visible_ns
         return a.place is not None and b.place is not None and a.place < b.place
 
-    def deliverable(self) -> list[Item]:
-        ready = self.of(State.READY)
-        in_flight = {self.lane(item) for item in self.of(State.LEASED, State.DELAYED)}
+    def deliverable(self, buckets: Buckets) -> list[Item]:
+        """What may be delivered next: nothing that comes before it in its lane may."""
+        if self.settings.max_leased is not None and len(self.of(State.LEASED)) >= self.settings.max_leased:
+            return []
+        ready = [item for item in self.of(State.READY) if self._has_room(item)]
+        able = [item for item in ready if buckets.have_tokens(item)]
+        # In a fifo queue, what waits for tokens is waited for; elsewhere, it may leave one to others.
+        before = (
+            ready if self.settings.fifo else [o for o in able if not self._is_contended(o, ready, buckets)]
+        )
         return [
             item
-            for item in ready
-            if not (self.settings.fifo and self.lane(item) in in_flight)
-            and not any(self.lane(o) == self.lane(item) and self.must_precede(o, item) for o in ready)
+            for item in able
+            if not any(self.lane(o) == self.lane(item) and self.must_precede(o, item) for o in before)
         ]
+
+    def _is_contended(self, item: Item, ready: list[Item], buckets: Buckets) -> bool:
+        """Whether others of its priority, of other keys or throttle sets, want the tokens that it needs."""
+        return any(
+            other.new.priority == item.new.priority
+            and self.range_of(other) != self.range_of(item)
+            and buckets.limiting(item) & buckets.limiting(other)
+            for other in ready
+        )
+
+    def _has_room(self, item: Item) -> bool:
+        """Whether another message of its key may be in flight."""
+        key, per_key = item.new.fairness_key, self.settings.max_leased_per_key
+        states = (State.LEASED, State.DELAYED) if self.settings.fifo else (State.LEASED,)
+        in_flight = sum(other.new.fairness_key == key for other in self.of(*states))
+        return not in_flight if self.settings.fifo else per_key is None or in_flight < per_key
 
     def check_turn(self, item: Item, levels: set[int]) -> None:
         """It is delivered now, while these priorities have something to deliver."""
@@ -89,6 +152,7 @@ class Line:
 
     def refuses(self, new: NewMessage) -> bool:
         ill = not 0 <= new.priority <= 9 or new.weight < 1 or "\0" in new.fairness_key
+        ill = ill or "" in new.throttle_keys
         ill_id = new.id is not None and len(new.id) != 36
         return ill or ill_id or (self.settings.fifo and (new.delay_s > 0 or new.priority != 4))
 

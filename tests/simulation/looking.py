@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from penstock import Event, InvalidMessage, ManualClock, MessageNotFound, Penstock, Queue, State
@@ -118,6 +120,8 @@ class Looking:
     def compare(self, backend: QueueBackend) -> None:
         """Every queue's messages and numbers."""
         agree("queues", backend.queues(), [line.settings for _, line in sorted(self.model.lines.items())])
+        throttles = [(one.key, one.rate_per_s, one.burst, one.tokens) for one in backend.throttles()]
+        agree("throttles", throttles, self.model.buckets.shown())
         for name, line in self.model.lines.items():
             q = Queue(backend, name)
             compare_messages(name, line, {state: list(q.iter(state)) for state in STORED_STATES})
@@ -130,6 +134,8 @@ class Looking:
         agree("length", q.length(), len(line.of(State.DELAYED, State.READY, State.LEASED)))
         totals = (stats.enqueued_total, stats.acked_total, stats.failed_total)
         agree("totals", totals, (line.enqueued, line.acked, line.failed))
+        by_key = {one.key: one.ready for one in q.key_stats() if one.ready}
+        agree("ready by key", by_key, dict(Counter(item.new.fairness_key for item in waiting)))
         agree("nothing is ready", stats.oldest_ready_age_s is None, not waiting)
         if stats.oldest_ready_age_s is not None and not line.settings.fifo:
             oldest_ns = self.clock.now_ns() - min(item.visible_ns for item in waiting)

@@ -19,7 +19,7 @@ from penstock import (
     State,
 )
 from penstock.clock import to_ns
-from tests.simulation.line import WAITING, Item, Line
+from tests.simulation.line import WAITING, Buckets, Item, Line
 
 Error = type[PenstockError] | None
 
@@ -28,13 +28,15 @@ class Model:
     def __init__(self, now_ns: int) -> None:
         self.now_ns = now_ns
         self.lines: dict[str, Line] = {}
+        self.buckets = Buckets()
+        self.buckets.now_ns = now_ns
         self._places = 0
         self._together = False
 
     # -- time -----------------------------------------------------------------------------------
 
     def set_now(self, now_ns: int) -> None:
-        self.now_ns = now_ns
+        self.now_ns = self.buckets.now_ns = now_ns
         for line in self.lines.values():
             for item in line.of(State.DELAYED):
                 if item.visible_ns <= now_ns:
@@ -124,16 +126,18 @@ class Model:
         line = self.lines[name]
         length_ns = to_ns(line.settings.lease_s if lease_s is None else lease_s)
         for delivery in got:
-            choices = line.deliverable()
+            choices = line.deliverable(self.buckets)
             item = next((item for item in choices if item.id == delivery.id), None)
             assert item is not None, f"{delivery.id} was not deliverable; these were: {choices}"
             line.check_turn(item, {choice.new.priority for choice in choices})
             item.state, item.receipt, item.consumer = State.LEASED, delivery.receipt, delivery.consumer
             item.leased_ns, item.until_ns = self.now_ns, self.now_ns + length_ns
             item.attempts += 1
+            self.buckets.take(item)
             line.log.append((Kind.LEASED, item.id))
         if len(got) < wanted:
-            assert not line.deliverable(), f"not handed out: {line.deliverable()}"
+            left = line.deliverable(self.buckets)
+            assert not left, f"not handed out: {left}"
 
     def _held(self, name: str, receipt: str) -> Item | None:
         for item in self.lines[name].of(State.LEASED):

@@ -13,6 +13,8 @@ T = TypeVar("T")
 NAMES = ("a", "b/c:d", "dead é", "fifo")
 IDS = tuple(f"018bcfe5-6800-7000-8000-00000000000{n}" for n in range(6))
 UNKNOWN_ID = "018bcfe5-6800-7000-8000-ffffffffffff"
+THROTTLES = ("t", "t/2 é", "never set")
+THROTTLE_SETS = ((), (), ("t",), ("t", "never set"), ("t/2 é", "t"), ("t/2 é", "t/2 é"))
 GARBAGE = ("", "not a receipt", "zz" * 28, "00" * 28, "0" * 55)
 
 #: Queues; None: wherever the operation finds most to do.
@@ -50,6 +52,8 @@ def draw_settings(pick: Pick) -> dict[str, object]:
         "dedup_window_s": (0, 15, 300),
         "journal_retention_s": (None, 30),
         "journal_max_bytes": (None, 600),
+        "max_leased": (None, None, 1, 4),
+        "max_leased_per_key": (None, None, 1, 3),
         "retry": (
             Retry(),
             Retry(delay_s=3),
@@ -66,6 +70,7 @@ def _message(pick: Pick) -> NewMessage:
         headers=pick(({}, {}, {"type": "é"})),
         fairness_key=pick(("", "", "k", "k/2")),
         weight=pick((1, 1, 3)),
+        throttle_keys=pick(THROTTLE_SETS),
         priority=pick((4, 4, 4, 0, 9)),
         delay_s=pick((0, 0, 0, 1, 7)),
         ttl_s=pick((None, None, None, 3, 12)),
@@ -78,6 +83,7 @@ def _plain_message(pick: Pick) -> NewMessage:
     return NewMessage(
         payload=pick((b"", b"one")),
         fairness_key=pick(("", "k")),
+        throttle_keys=pick(THROTTLE_SETS),
         ttl_s=pick((None, None, None, 3)),
         id=pick((None, None, *IDS)),
     )
@@ -85,7 +91,13 @@ def _plain_message(pick: Pick) -> NewMessage:
 
 def _bad_message(pick: Pick) -> NewMessage:
     return pick(
-        (NewMessage(priority=10), NewMessage(weight=0), NewMessage(fairness_key="a\0b"), NewMessage(id="x"))
+        (
+            NewMessage(priority=10),
+            NewMessage(weight=0),
+            NewMessage(fairness_key="a\0b"),
+            NewMessage(id="x"),
+            NewMessage(throttle_keys=("",)),
+        )
     )
 
 
@@ -140,6 +152,16 @@ def _redrive(pick: Pick) -> dict[str, Any]:
     }
 
 
+def _throttle(pick: Pick) -> dict[str, Any]:
+    return {
+        "key": pick(THROTTLES[:2]),
+        "rate_per_s": pick((0, 0.3, 1, 7, 0.001)),
+        "burst": pick((0, 1, 1, 2, 5)),
+        "delete": pick((False, False, True)),
+        "fault": pick(_YES_ONCE_IN_EIGHT),
+    }
+
+
 def _cursor(pick: Pick) -> dict[str, Any]:
     return {"name": pick(_NAMES), "cursor": pick(("x", "y"))}
 
@@ -167,6 +189,7 @@ _OPERATIONS: dict[str, tuple[int, Callable[[Pick], dict[str, Any]]]] = {
             "fault": pick(_YES_ONCE_IN_EIGHT),
         },
     ),
+    "throttle": (2, _throttle),
     "advance": (4, lambda pick: {"seconds": pick((0.001, 0.5, 1, 3, 6, 10, 31, 45, 400))}),
     "sweep": (2, lambda pick: {"fault": pick(_YES_ONCE_IN_EIGHT)}),
     "close_and_reopen": (1, lambda pick: {}),

@@ -327,6 +327,23 @@ class Simulation(Looking):
         if count is not None:
             agree("purged", count, self.model.purge(name, WAITING if state is None else (state,)))
 
+    def throttle(self, key: str, rate_per_s: float, burst: int, delete: bool, fault: bool) -> None:
+        def change() -> None:
+            if delete:
+                self.ps.throttles.delete(key)
+            else:
+                self.ps.throttles.set(key, rate_per_s, burst)
+
+        if fault and self.failing(change)[0]:
+            self.forget_turns()
+            return
+        if not fault:
+            change()
+        if delete:
+            self.model.buckets.delete(key)
+        else:
+            self.model.buckets.limit(key, rate_per_s, burst)
+
     # -- time -----------------------------------------------------------------------------------
 
     def advance(self, seconds: float) -> None:
@@ -355,6 +372,8 @@ class Simulation(Looking):
     # -- cursors --------------------------------------------------------------------------------
 
     def open_cursor(self, name: str, cursor: str, required: bool) -> None:
+        if name in self.model.lines:
+            self.read_events(name)  # What was removed before is not held back.
         opened = self.ask(name, lambda q: q.cursor(cursor, required))
         if opened is not None:
             cursors = self.model.lines[name].cursors

@@ -43,6 +43,26 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     durability: str
 
 
+class KeyStats(msgspec.Struct, frozen=True, kw_only=True):
+    """One fairness key of a queue.
+
+    `weight` is that of its oldest message. `served` counts its deliveries since the store was opened, and
+    `share` is its part of the queue's. `leased` is known where `max_leased_per_key` is set. `throttled` of
+    its messages wait for tokens of the keys in `throttled_by`, one of which has one in `token_in_s`.
+    """
+
+    key: str
+    weight: int | None
+    ready: int
+    leased: int | None
+    oldest_ready_age_s: float | None
+    served: int
+    share: float
+    throttled: int
+    throttled_by: list[str]
+    token_in_s: float | None
+
+
 class Throttle(msgspec.Struct, frozen=True):
     """A limit: so many deliveries a second, `burst` of them at once at most; `tokens` are left now."""
 
@@ -87,6 +107,8 @@ class QueueMetrics(msgspec.Struct, frozen=True, kw_only=True):
     wait_s: Histogram
     service_s: Histogram
     cursors: list[CursorInfo]
+    #: Those with most waiting, up to a number.
+    keys: list[KeyStats] = []
 
 
 class BackendMetrics(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +118,7 @@ class BackendMetrics(msgspec.Struct, frozen=True, kw_only=True):
     store_bytes: int
     sync_s: Histogram
     group_commit_calls: Histogram
+    throttles: list[Throttle] = []
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -250,6 +273,10 @@ class QueueBackend(Protocol):
         ...
 
     def stats(self, queue: str) -> QueueStats: ...
+
+    def key_stats(self, queue: str, limit: int) -> list[KeyStats]:
+        """The fairness keys that have most waiting, first."""
+        ...
 
     def due(
         self, since_ns: int, until_ns: int | None, limit: int, after: str | None

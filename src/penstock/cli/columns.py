@@ -210,6 +210,13 @@ QUEUES = (
     Column("journal", lambda row: span(row["journal_retention_s"]) or "for ever", right=True, drop=3),
 )
 
+
+def _waits_for(row: Row) -> str:
+    """The throttles that hold a key up, and when the first of them has a token."""
+    keys = ", ".join(row["throttled_by"])
+    return f"{keys} (in {span(row['token_in_s'])})" if row["token_in_s"] else keys
+
+
 STATS = (
     Column("queue", field("queue"), style="bold", flexible=True),
     Column("ready", number("ready"), right=True, style=_lit("ready", "green")),
@@ -254,6 +261,18 @@ STATS_OF_ONE = (
         style="bold red",
     ),
     Column("durability", field("durability")),
+)
+
+KEYS = (
+    Column("key", lambda row: row["key"] or "(common)", style="bold", flexible=True),
+    Column("weight", field("weight"), right=True),
+    Column("ready", number("ready"), right=True, style=_lit("ready", "green")),
+    Column("leased", field("leased"), right=True, style="yellow"),
+    Column("oldest", lambda row: span(row["oldest_ready_age_s"]), right=True),
+    Column("served", number("served"), right=True),
+    Column("share", lambda row: f"{row['share']:.1%}" if row["served"] else "", right=True),
+    Column("throttled", lambda row: count(row["throttled"]) if row["throttled"] else "", right=True),
+    Column("waits for", _waits_for, flexible=True, style="magenta"),
 )
 
 THROTTLES = (

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from penstock.cli.columns import STATS, STATS_OF_ONE
+from penstock.cli.columns import KEYS, STATS, STATS_OF_ONE
 from penstock.cli.command import command
 from penstock.cli.exits import Exit, next_step
-from penstock.cli.options import Every, queue_names
+from penstock.cli.options import Every, Limit, queue_names
 from penstock.cli.rows import Row, row
 from penstock.cli.session import Session
-from penstock.cli.tables import rich_table
+from penstock.cli.tables import Column, rich_table
 from penstock.cli.text import iso
 from penstock.clock import SystemClock
 
@@ -32,6 +33,10 @@ def stats(
             metavar="[QUEUE]", help="One queue, in detail; all without it.", autocompletion=queue_names
         ),
     ] = None,
+    keys: Annotated[
+        bool, typer.Option("--keys", "-k", help="Show the fairness keys with most waiting instead.")
+    ] = False,
+    limit: Limit = 100,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Show them again and again, until Ctrl-C.")
     ] = False,
@@ -39,13 +44,19 @@ def stats(
 ) -> Exit:
     """Show the numbers of the queues: depth by state, ages, rates.
 
-    Rates are of the last minute, since the store was opened.
+    Rates are of the last minute, since the store was opened. With --keys, what was served and the share of it
+    count from then on too.
     """
+    if keys and queue is None:
+        raise typer.BadParameter("--keys is about one queue; name it: penstock stats QUEUE --keys")
     with session.open() as ps:
+        look = _of_keys(ps, queue, limit) if keys and queue is not None else _of_queues(ps, queue)
         if watch:
-            _watch(session, ps, queue, every_s)
-        found = _numbers(ps, queue)
-        if queue is not None:
+            _watch(session, look, every_s)
+        found = look.rows()
+        if keys:
+            session.out.rows(found, KEYS, f"queue {queue!r} has nothing waiting")
+        elif queue is not None:
             session.out.record(found[0], STATS_OF_ONE)
         else:
             session.out.rows(
@@ -56,20 +67,35 @@ def stats(
     return Exit.DONE
 
 
-def _numbers(ps: Penstock, queue: str | None) -> list[Row]:
-    names = [settings.name for settings in ps.queues()] if queue is None else [queue]
-    return [{"queue": name, **row(ps.queue(name).stats())} for name in names]
+class _Look(NamedTuple):
+    """What to show, as it is when it is called, and how."""
+
+    rows: Callable[[], list[Row]]
+    columns: Sequence[Column]
 
 
-def _watch(session: Session, ps: Penstock, queue: str | None, every_s: float) -> None:
+def _of_queues(ps: Penstock, queue: str | None) -> _Look:
+    def rows() -> list[Row]:
+        names = [settings.name for settings in ps.queues()] if queue is None else [queue]
+        return [{"queue": name, **row(ps.queue(name).stats())} for name in names]
+
+    return _Look(rows, STATS)
+
+
+def _of_keys(ps: Penstock, queue: str, limit: int) -> _Look:
+    q = ps.queue(queue)
+    return _Look(lambda: [{"queue": queue, **row(one)} for one in q.key_stats(limit)], KEYS)
+
+
+def _watch(session: Session, look: _Look, every_s: float) -> None:
     """A live table on a terminal; elsewhere, the numbers again and again with their time."""
     clock, pause = SystemClock(), threading.Event()
     if not session.out.is_terminal or session.out.as_json:
         while True:
             at_ns = clock.now_ns()
             session.out.say(iso(at_ns) or "")
-            found = [{"at_ns": at_ns, "at": iso(at_ns), **numbers} for numbers in _numbers(ps, queue)]
-            session.out.rows(found, STATS)
+            found = [{"at_ns": at_ns, "at": iso(at_ns), **numbers} for numbers in look.rows()]
+            session.out.rows(found, look.columns)
             pause.wait(every_s)
     from rich.console import Group
     from rich.live import Live
@@ -77,7 +103,7 @@ def _watch(session: Session, ps: Penstock, queue: str | None, every_s: float) ->
 
     def screen() -> Group:
         shown = f"{iso(clock.now_ns())}   every {every_s:g} s, Ctrl-C ends"
-        return Group(rich_table(_numbers(ps, queue), STATS), Text(shown, "dim"))
+        return Group(rich_table(look.rows(), look.columns), Text(shown, "dim"))
 
     with Live(screen(), console=session.out.console(), auto_refresh=False) as live:
         while True:

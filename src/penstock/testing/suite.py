@@ -25,6 +25,7 @@ from penstock.testing.fifo_suite import FifoSuite
 from penstock.testing.held_suite import HeldBodySuite
 from penstock.testing.hook_suite import HookSuite
 from penstock.testing.journal_suite import JournalSuite
+from penstock.testing.key_suite import KeySuite
 from penstock.testing.lease_suite import LeaseSuite
 from penstock.testing.limit_suite import LimitSuite
 from penstock.testing.listing_suite import ListingSuite
@@ -68,6 +69,7 @@ class BackendSuite(
     FairnessSuite,
     ThrottleSuite,
     ConcurrencySuite,
+    KeySuite,
     FifoSuite,
     TransitionSuite,
     JournalSuite,

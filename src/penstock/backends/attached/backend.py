@@ -22,6 +22,7 @@ from penstock.backends.base import (
     BackendMetrics,
     CheckReport,
     CursorInfo,
+    KeyStats,
     Progress,
     QuarantineItem,
     QueueBackend,
@@ -315,6 +316,9 @@ class AttachedBackend:
 
     def stats(self, queue: str) -> QueueStats:
         return cast(QueueStats, self._call("stats", queue))
+
+    def key_stats(self, queue: str, limit: int) -> list[KeyStats]:
+        return cast("list[KeyStats]", self._call("key_stats", queue, limit))
 
     def due(self, since_ns: int, until_ns: int | None, limit: int, after: str | None) -> Sequence[DueItem]:
         return cast("list[DueItem]", self._call("due", since_ns, until_ns, limit, after))

@@ -36,6 +36,7 @@ REPEATABLE = frozenset(
         "peek",
         "page",
         "stats",
+        "key_stats",
         "due",
         "events",
         "read_cursor",

@@ -18,14 +18,14 @@ from penstock.backends.base import (
     BackendMetrics,
     CheckReport,
     CursorInfo,
+    KeyStats,
     Progress,
     QuarantineItem,
-    QueueMetrics,
     QueueStats,
     RekeyReport,
     Throttle,
 )
-from penstock.backends.embedded import calls, history, leases, quarantine, reads
+from penstock.backends.embedded import calls, history, leases, measuring, quarantine, reads
 from penstock.backends.embedded.admin import Admin
 from penstock.backends.embedded.arguments import check_lease_s, checked_state
 from penstock.backends.embedded.bulk import Bulk
@@ -39,6 +39,7 @@ from penstock.backends.embedded.failures import Failures
 from penstock.backends.embedded.founding import FORMAT_VERSION, found
 from penstock.backends.embedded.hooking import Hooking
 from penstock.backends.embedded.housekeeper import housekeepers
+from penstock.backends.embedded.keystats import key_stats
 from penstock.backends.embedded.lookup import CODES
 from penstock.backends.embedded.polling import Polling
 from penstock.backends.embedded.queue_state import QueueState
@@ -50,7 +51,7 @@ from penstock.backends.embedded.user_state import UserState
 from penstock.backends.embedded.worlds import Worlds
 from penstock.clock import Clock, SystemClock, to_ns
 from penstock.config import EncryptionSettings, HookSettings
-from penstock.errors import InvalidMessage, QueueNotFound, StorageCorrupt, StorageError
+from penstock.errors import InvalidMessage, StorageError
 from penstock.event import Entry, Event
 from penstock.keyring import EnvironmentKeys, KeyProvider
 from penstock.kv.base import Store
@@ -243,6 +244,11 @@ class EmbeddedBackend:
             q = self._as_time_left_it(queue)
             return reads.stats(self._engine, q)
 
+    def key_stats(self, queue: str, limit: int) -> list[KeyStats]:
+        check_count(limit, "limit")
+        apply_waiting(self._engine)
+        return key_stats(self._engine, queue, limit)
+
     def due(self, since_ns: int, until_ns: int | None, limit: int, after: str | None) -> list[DueItem]:
         check_count(limit, "limit")
         with self._engine.lock:
@@ -355,23 +361,7 @@ class EmbeddedBackend:
         return BackendHealth("degraded" if reasons else "healthy", reasons)
 
     def metrics(self) -> BackendMetrics:
-        engine = self._engine
-        with engine.lock:
-            engine.check_usable()
-            names = sorted(engine.queues)
-        found: dict[str, QueueMetrics] = {}
-        for name in names:
-            # Deleted meanwhile, or damaged, which `health` tells.
-            with contextlib.suppress(QueueNotFound, StorageCorrupt), engine.lock:
-                found[name] = reads.metrics(engine, self._as_time_left_it(name))
-        with engine.lock:
-            engine.check_usable()
-            return BackendMetrics(
-                queues=found,
-                store_bytes=self._kv.approximate_size(),
-                sync_s=engine.meter.sync_s.read(),
-                group_commit_calls=engine.meter.group_sizes.read(),
-            )
+        return measuring.metrics(self._engine, self._throttles)
 
     def check(self, repair: bool = False, progress: Progress | None = None) -> CheckReport:
         report = self._checkup.check(repair=repair, progress=progress)

@@ -47,7 +47,7 @@ from penstock.message import (
 )
 
 #: How many shapes of plain messages are remembered.
-SHAPES_KEPT = 4096
+SHAPES_KEPT = 8192
 
 #: What a message has that was given none: the very objects, so that equal ones of other types are checked.
 _NO_KEYS: tuple[str, ...] = ()
@@ -56,12 +56,9 @@ _NO_DELAY: float = 0
 #: What is wrong with an item is its own answer, whatever it is: the others are stored.
 _ITEMS_OWN = (PenstockError, AttributeError, TypeError, ValueError, LookupError, ArithmeticError)
 
-#: lane, variable header, ready value: what plain messages of one fairness key, priority and weight share.
-_Common = tuple[bytes, bytes, bytes]
-
-#: The same in one batch: body before its order, body between order and payload, ready key before the order,
-#: ready value, the lane's rows so far.
-_Shape = tuple[bytes, bytes, bytes, bytes, list[Row]]
+#: lane, body between order and payload, ready key before the order, ready value: what plain messages of one
+#: queue, fairness key, priority and weight share.
+_Shape = tuple[bytes, bytes, bytes, bytes]
 
 
 class Enqueuer:
@@ -69,7 +66,7 @@ class Enqueuer:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._common: dict[tuple[str, int, int, bool], _Common] = {}
+        self._shapes: dict[tuple[int, str, int, int], _Shape] = {}
 
     def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
         with self._engine.lock, self._engine.transaction() as txn:
@@ -96,6 +93,7 @@ class Enqueuer:
         compress_over = q.settings.compress_over_bytes
         over_bytes = MAX_PAYLOAD_BYTES if compress_over is None else compress_over
         head = tail = key_prefix = value = b""
+        shapes, qid = self._shapes, q.qid
         rows: list[Row] = []
         for m in messages:
             try:
@@ -113,8 +111,14 @@ class Enqueuer:
                 if plain and (
                     m.fairness_key is not fairness_key or m.priority is not priority or m.weight is not weight
                 ):
-                    head, tail, key_prefix, value, rows = self._shape(txn, q, m, lanes)
+                    same = m.priority is priority and m.weight is weight and type(m.fairness_key) is str
+                    shape = shapes.get((qid, m.fairness_key, priority, weight)) if same else None
+                    if shape is None:
+                        shape = self._shape(q, m)
+                        head = before_order(m.priority, m.weight, txn.now_ns)
                     fairness_key, priority, weight = m.fairness_key, m.priority, m.weight
+                    lane, tail, key_prefix, value = shape
+                    rows = lanes.get(lane) or lanes.setdefault(lane, [])
                 low_raw, order_raw = low.to_bytes(6, "big"), order_ns.to_bytes(8, "big")
                 if plain:
                     raw_id = high + low_raw
@@ -140,24 +144,24 @@ class Enqueuer:
             self._count(txn, q, ids, lanes, rest)
         return results
 
-    def _shape(self, txn: Transaction, q: QueueState, m: NewMessage, lanes: dict[bytes, list[Row]]) -> _Shape:
+    def _shape(self, q: QueueState, m: NewMessage) -> _Shape:
         """What a plain message shares with others of its kind; refuses one that is not valid."""
         if type(m.fairness_key) is not str or type(m.priority) is not int or type(m.weight) is not int:
             self._check(q, m)
-        kind = (m.fairness_key, m.priority, m.weight, q.settings.fifo)
-        common = self._common.get(kind)
-        if common is None:
+        kind = (q.qid, m.fairness_key, m.priority, m.weight)
+        shape = self._shapes.get(kind)
+        if shape is None:
             self._check(q, m)
-            if len(self._common) >= SHAPES_KEPT:
-                self._common.clear()
-            common = self._common[kind] = (
-                q.lane(m.priority, m.fairness_key, ()),
-                encode_variable((m.fairness_key, {}, (), None)),
+            if len(self._shapes) >= SHAPES_KEPT:
+                self._shapes.clear()
+            lane = q.lane(m.priority, m.fairness_key, ())
+            shape = self._shapes[kind] = (
+                lane,
+                after_order(encode_variable((m.fairness_key, {}, (), None))),
+                q.prefix + lane,
                 encode_ready(m.weight, 0, 0, has_row=False),
             )
-        lane, variable, value = common
-        head = before_order(m.priority, m.weight, txn.now_ns)
-        return head, after_order(variable), q.prefix + lane, value, lanes.setdefault(lane, [])
+        return shape
 
     def _tail(self, m: NewMessage) -> bytes:
         check_headers(m.headers)
@@ -166,9 +170,7 @@ class Enqueuer:
     def _count(
         self, txn: Transaction, q: QueueState, ids: list[bytes], lanes: dict[bytes, list[Row]], rest: _Rest
     ) -> None:
-        for lane, rows in lanes.items():
-            if rows:
-                q.ready.add(txn, lane, rows)
+        q.ready.add_all(txn, lanes)
         visible = rest.visible_at_ns
         q.counters.counts[StateCode.READY] += len(ids) - len(visible)
         q.counters.enqueued_total += len(ids)

@@ -1,8 +1,11 @@
 """Gates: lanes whose throttle keys have no tokens wait here, out of line, until there are some.
 
 A gate is one bucket as one priority of one queue sees it. It lets in as many lanes as the bucket has tokens;
-the others wait, those whose turn it is first, and are looked at again only when the bucket has a token for
-one more. So what a lease costs depends neither on how many messages wait for tokens nor on how many lanes do.
+the others wait, and are looked at again only when the bucket has a token for one more. So what a lease costs
+depends neither on how many messages wait for tokens nor on how many lanes do.
+
+Fairness keys that wait at a gate share its tokens by weight (start-time fair queueing): a key's claim has a
+tag, which every token that it uses moves on, the less the greater its weight, and the lowest goes in first.
 """
 
 from __future__ import annotations
@@ -18,22 +21,66 @@ from penstock.scheduling.throttle import NEVER_NS, Bucket
 
 if TYPE_CHECKING:
     from penstock.backends.embedded.engine import Engine
+    from penstock.backends.embedded.turns import Turn
+
+#: How far one token moves the tag of a key of weight 1.
+STEP = 1 << 40
+
+
+class Claim:
+    """A fairness key's claim to the tokens of a gate."""
+
+    __slots__ = ("gate", "inside", "lanes", "queued", "step", "tag", "turn", "waiting")
+
+    def __init__(self, gate: Gate, turn: Turn) -> None:
+        self.gate = gate
+        self.turn = turn
+        self.tag = gate.tag
+        self.step = STEP
+        #: Lanes of the key that need the gate: those in line, and wherever they are.
+        self.inside = 0
+        self.lanes = 0
+        #: Those that wait for it, earliest message first; entries of lanes that wait no more are void.
+        self.waiting: list[tuple[bytes, Lane]] = []
+        self.queued = False
+
+    @property
+    def place(self) -> int:
+        """Its place at the gate: as if what is in line had used its tokens already."""
+        return self.tag + self.inside * self.step
+
+    def first(self) -> Lane | None:
+        """The lane that has waited longest."""
+        while self.waiting:
+            lane = self.waiting[0][1]
+            if lane.place == Place.WAITING and lane.waits is self:
+                return lane
+            heapq.heappop(self.waiting)
+        return None
 
 
 class Gate:
-    """One bucket before one level: `inside` lanes in line that need it, and the ones that wait for it."""
+    """One bucket before one level: `inside` lanes in line that need it, and the claims of those that wait."""
 
-    __slots__ = ("bucket", "inside", "lanes", "level", "waiting", "wake_ns")
+    __slots__ = ("bucket", "claims", "inside", "level", "tag", "waiting", "wake_ns")
 
     def __init__(self, bucket: Bucket, level: int) -> None:
         self.bucket = bucket
         self.level = level
+        self.claims: dict[Turn, Claim] = {}
         self.inside = 0
-        #: Lanes that need it, wherever they are.
-        self.lanes = 0
-        #: By ticket. Entries that are not a lane's own ticket, or of one that does not wait, are void.
-        self.waiting: list[tuple[int, Lane]] = []
+        #: Where whoever comes anew starts: nobody saves up.
+        self.tag = 0
+        #: By place as it was when they were queued.
+        self.waiting: list[tuple[int, int, Claim]] = []
         self.wake_ns = NEVER_NS
+
+    def has_room(self, now_ns: int) -> bool:
+        return self.inside < self.bucket.tokens(now_ns)
+
+    def room_at_ns(self, now_ns: int) -> int:
+        """When there is a token for one more lane."""
+        return self.bucket.ready_at_ns(self.inside + 1, now_ns)
 
 
 class Gates:
@@ -45,33 +92,42 @@ class Gates:
         self._gates: dict[tuple[Bucket, int], Gate] = {}
         #: When a gate is to be looked at; entries that differ from the gate's own time are void.
         self._wakes: list[tuple[int, int, Gate]] = []
-        self._tickets = itertools.count()
+        self._count = itertools.count()
 
-    def equip(self, lane: Lane, throttle_keys: Iterable[str]) -> None:
+    # -- what lanes need ------------------------------------------------------------------------
+
+    def equip(self, lane: Lane, turn: Turn, throttle_keys: Iterable[str]) -> None:
         """The lane, which is not in line, needs tokens of these keys from now on."""
-        gates = []
-        for key in throttle_keys:
-            place = self._engine.buckets.get(key), lane.lane[0]
-            gate = self._gates.get(place)
-            if gate is None:
-                gate = self._gates[place] = Gate(*place)
-            gate.lanes += 1
-            gates.append(gate)
-        lane.gates = tuple(gates)
-        lane.ticket = next(self._tickets)
+        lane.claims = tuple(self._claim(key, lane.lane[0], turn) for key in throttle_keys)
+
+    def _claim(self, key: str, level: int, turn: Turn) -> Claim:
+        place = self._engine.buckets.get(key), level
+        gate = self._gates.get(place)
+        if gate is None:
+            gate = self._gates[place] = Gate(*place)
+        claim = gate.claims.get(turn)
+        if claim is None:
+            claim = gate.claims[turn] = Claim(gate, turn)
+        claim.lanes += 1
+        return claim
 
     def retire(self, lane: Lane) -> None:
         """The lane, which is not in line, needs no tokens any more."""
-        for gate in lane.gates:
-            gate.lanes -= 1
-            if not gate.lanes:
-                gate.wake_ns = NEVER_NS
-                del self._gates[gate.bucket, gate.level]
-        lane.gates = ()
+        for claim in lane.claims:
+            claim.lanes -= 1
+            if not claim.lanes:
+                gate = claim.gate
+                del gate.claims[claim.turn]
+                if not gate.claims:
+                    gate.wake_ns = NEVER_NS
+                    del self._gates[gate.bucket, gate.level]
+        lane.claims = ()
+
+    # -- in and out -----------------------------------------------------------------------------
 
     def are_free(self, lane: Lane, now_ns: int) -> bool:
         """Whether there are tokens for the lane that nobody is before it for."""
-        return all(gate.inside < gate.bucket.tokens(now_ns) and not gate.waiting for gate in lane.gates)
+        return all(claim.gate.has_room(now_ns) and not claim.gate.waiting for claim in lane.claims)
 
     def let_in(self, lane: Lane, now_ns: int, *, waited: bool) -> bool:
         """Whether the lane may stand in line; if not, it waits for the gate that opens last.
@@ -79,67 +135,92 @@ class Gates:
         One that has not `waited` does not overtake those that do.
         """
         shut, opens_ns = None, -1
-        for gate in lane.gates:
-            if gate.inside < gate.bucket.tokens(now_ns):
-                if waited or not gate.waiting:
-                    continue
-                at_ns = now_ns
+        for claim in lane.claims:
+            gate = claim.gate
+            if not gate.has_room(now_ns):
+                at_ns = gate.room_at_ns(now_ns)
+            elif waited or not gate.waiting:
+                continue
             else:
-                at_ns = gate.bucket.ready_at_ns(gate.inside + 1, now_ns)
+                at_ns = now_ns
             if at_ns > opens_ns:
-                shut, opens_ns = gate, at_ns
+                shut, opens_ns = claim, at_ns
         if shut is None:
-            for gate in lane.gates:
-                gate.inside += 1
+            for claim in lane.claims:
+                claim.inside += 1
+                claim.gate.inside += 1
             return True
-        lane.place = Place.WAITING
-        if len(shut.waiting) > 2 * shut.lanes:
-            shut.waiting = sorted(entry for entry in shut.waiting if _waits(*entry))
-        heapq.heappush(shut.waiting, (lane.ticket, lane))
-        self._wake(shut, opens_ns)
+        lane.place, lane.waits = Place.WAITING, shut
+        heapq.heappush(shut.waiting, (lane.head, lane))
+        self._queue(shut)
+        self._wake(shut.gate, opens_ns)
         return False
+
+    def returned(self, lane: Lane) -> None:
+        """The lane was away though it had messages: its key starts where the others are."""
+        for claim in lane.claims:
+            claim.tag = max(claim.tag, claim.gate.tag)
+
+    def _queue(self, claim: Claim) -> None:
+        if not claim.queued:
+            claim.queued = True
+            heapq.heappush(claim.gate.waiting, (claim.place, next(self._count), claim))
 
     def withdraw(self, lane: Lane) -> None:
         """What the lane needs the tokens for is gone, and it waits no more."""
-        lane.place = Place.NOWHERE
-        lane.ticket = next(self._tickets)
+        lane.place, lane.waits = Place.NOWHERE, None
 
     def left(self, lane: Lane, now_ns: int) -> None:
         """The lane stands in line no more: there is room for another."""
-        for gate in lane.gates:
+        for claim in lane.claims:
+            gate = claim.gate
+            claim.inside -= 1
             gate.inside -= 1
             if gate.waiting:
-                self._wake(gate, gate.bucket.ready_at_ns(gate.inside + 1, now_ns))
+                self._wake(gate, gate.room_at_ns(now_ns))
 
     def served(self, lane: Lane, count: int, weight: int) -> bool:
-        """Whether it is now for the lane to wait, behind those that wait for the same tokens.
+        """The lane, in line or not, has used tokens; whether it is now for others to use some."""
+        others_first = False
+        for claim in lane.claims:
+            gate = claim.gate
+            gate.tag = max(gate.tag, claim.tag)
+            claim.step = STEP // weight
+            claim.tag += count * claim.step
+            if gate.waiting and claim.place - claim.step > gate.waiting[0][0]:
+                others_first = True
+        return others_first
 
-        What it took beyond its turn is kept in mind for the next one.
-        """
-        if lane.turn_left <= 0:
-            lane.turn_left += weight
-        lane.turn_left -= count
-        if lane.turn_left > 0:
-            return False
-        lane.turn_left = max(lane.turn_left, 1 - weight)
-        lane.ticket = next(self._tickets)
-        return any(gate.waiting for gate in lane.gates)
+    # -- time -----------------------------------------------------------------------------------
 
     def released(self, now_ns: int) -> Iterator[Lane]:
         """Lanes that may try again; each must have found its place before the next is asked for."""
         wakes = self._wakes
         while wakes and wakes[0][0] <= now_ns:
             at_ns, _, gate = heapq.heappop(wakes)
-            if at_ns != gate.wake_ns:
+            if at_ns == gate.wake_ns:
+                gate.wake_ns = NEVER_NS
+                yield from self._released_by(gate, now_ns)
+
+    def _released_by(self, gate: Gate, now_ns: int) -> Iterator[Lane]:
+        while gate.waiting and gate.has_room(now_ns):
+            place, _, claim = heapq.heappop(gate.waiting)
+            claim.queued = False
+            lane = claim.first()
+            if lane is None:
                 continue
-            gate.wake_ns = NEVER_NS
-            while gate.waiting and gate.inside < gate.bucket.tokens(now_ns):
-                ticket, lane = heapq.heappop(gate.waiting)
-                if _waits(ticket, lane):
-                    lane.place = Place.NOWHERE
-                    yield lane
-            if gate.waiting:
-                self._wake(gate, gate.bucket.ready_at_ns(gate.inside + 1, now_ns))
+            if claim.place > place:
+                # Others of its lanes have used tokens since.
+                claim.queued = True
+                heapq.heappush(gate.waiting, (claim.place, next(self._count), claim))
+                continue
+            heapq.heappop(claim.waiting)
+            if claim.waiting:
+                self._queue(claim)
+            self.withdraw(lane)
+            yield lane
+        if gate.waiting:
+            self._wake(gate, gate.room_at_ns(now_ns))
 
     def look_again(self, bucket: Bucket, now_ns: int) -> None:
         """The bucket's limit was changed, or tokens came back."""
@@ -147,7 +228,7 @@ class Gates:
             gate = self._gates.get((bucket, level))
             if gate is not None and gate.waiting:
                 gate.wake_ns = NEVER_NS
-                self._wake(gate, bucket.ready_at_ns(gate.inside + 1, now_ns))
+                self._wake(gate, gate.room_at_ns(now_ns))
 
     def next_release_ns(self) -> int:
         """A time before which no lane that waits is let in."""
@@ -158,8 +239,4 @@ class Gates:
     def _wake(self, gate: Gate, at_ns: int) -> None:
         if at_ns < gate.wake_ns:
             gate.wake_ns = at_ns
-            heapq.heappush(self._wakes, (at_ns, next(self._tickets), gate))
-
-
-def _waits(ticket: int, lane: Lane) -> bool:
-    return lane.place == Place.WAITING and lane.ticket == ticket
+            heapq.heappush(self._wakes, (at_ns, next(self._count), gate))

@@ -84,8 +84,12 @@ def lane(priority: int, fairness_key: bytes, throttle_keys: tuple[bytes, ...]) -
     return bytes((9 - priority,)) + u16(len(fairness_key)) + fairness_key + u16(len(throttle)) + throttle
 
 
+def lane_fairness_bytes(lane_bytes: bytes) -> bytes:
+    return lane_bytes[3 : 3 + int.from_bytes(lane_bytes[1:3], "big")]
+
+
 def lane_fairness_key(lane_bytes: bytes) -> str:
-    return lane_bytes[3 : 3 + int.from_bytes(lane_bytes[1:3], "big")].decode()
+    return lane_fairness_bytes(lane_bytes).decode()
 
 
 def lane_throttle_keys(lane_bytes: bytes) -> list[str]:

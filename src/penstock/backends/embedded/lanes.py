@@ -8,7 +8,6 @@ index. Lanes are found by seeking from one to the next, a slice per call: openin
 from __future__ import annotations
 
 import heapq
-from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -21,15 +20,16 @@ from penstock.scheduling.fairness import LEVELS
 
 if TYPE_CHECKING:
     from penstock.backends.embedded.engine import Engine, Transaction
-    from penstock.backends.embedded.gates import Gate
-    from penstock.backends.embedded.ready import Turn
+    from penstock.backends.embedded.gates import Claim
+    from penstock.backends.embedded.turns import Turn
 
 #: Rows cached over all lanes of a queue, and the least that a lane may cache of its own.
 CACHED_ROWS = 65_536
 CACHED_ROWS_MIN = 8
 FILL_ROWS = 1024
-#: Lanes discovered by one call.
+#: Lanes discovered by one call, and those of one key that are looked for before it is served.
 DISCOVERY_SLICE = 2000
+KEY_SLICE = 2000
 #: Rows taken from a lane after which its head is written down, so that reopening never walks over more
 #: tombstones than this.
 HINT_EVERY = 4096
@@ -44,39 +44,72 @@ class Place:
 
 
 class Lane:
-    """One lane: `rows` are its next ones; while not `complete`, the store has more from `more_from` on.
+    """One lane: from `at` on, `rows` are its next ones; while not `complete`, the store has more from
+    `more_from` on, `beyond` of them if they were `counted`. There are rows only if there is one that is next.
 
     Its key's line has it under `head`, the order and id of a row that is not behind its first one.
     """
 
     __slots__ = (
+        "at",
+        "beyond",
+        "claims",
         "complete",
-        "gates",
+        "counted",
         "head",
         "lane",
         "more_from",
         "place",
         "rows",
         "taken",
-        "ticket",
         "turn",
-        "turn_left",
+        "waits",
     )
 
     def __init__(self, lane: bytes, first: bytes, more_from: bytes, *, complete: bool) -> None:
         self.lane = lane
-        self.rows: deque[Row] = deque()
+        self.rows: list[Row] = []
+        self.at = 0
         self.more_from = more_from
         self.complete = complete
+        #: Until they are counted, by how much they have changed since the count began.
+        self.beyond = 0
+        self.counted = complete
         self.taken = 0
         self.head = first[-keys.ORDER_AND_ID_BYTES :]
         self.place = Place.NOWHERE
         #: Its key's turn, once it has been in line.
         self.turn: Turn | None = None
-        self.gates: tuple[Gate, ...] = ()
-        #: Its place among those that wait for the same tokens, and what is left of its turn there.
-        self.ticket = 0
-        self.turn_left = 0
+        #: Its key's claims to the tokens that it needs, and the one that it waits for.
+        self.claims: tuple[Claim, ...] = ()
+        self.waits: Claim | None = None
+
+    @property
+    def first(self) -> bytes:
+        """Order and id of its first row, which it must have."""
+        return self.rows[self.at][0][-keys.ORDER_AND_ID_BYTES :]
+
+    @property
+    def depth(self) -> int:
+        """How many rows it has, as far as they are counted."""
+        return len(self.rows) - self.at + (0 if self.complete else self.beyond)
+
+    def pop(self, count: int) -> list[Row]:
+        """So many of its rows, which it must have."""
+        rows, end = self.rows[self.at : self.at + count], self.at + count
+        self.at = end
+        if end == len(self.rows):
+            self.rows.clear()
+            self.at = 0
+        return rows
+
+    def forget(self, more_from: bytes) -> None:
+        """Read it from the store again, from a row on."""
+        self.beyond = self.depth
+        self.rows.clear()
+        self.at = 0
+        self.complete = False
+        self.more_from = more_from
 
     def __lt__(self, other: Lane) -> bool:
         """In heaps, after what counts: a message that changed its lane may be noted in both."""
@@ -95,7 +128,9 @@ class Lanes:
         self._lanes: dict[bytes, Lane] = {}
         #: Rows taken from lanes that are empty now, since their last hint.
         self._taken: dict[bytes, int] = {}
-        self._ages: list[tuple[bytes, bytes]] = []
+        #: Lanes by the age of their first rows, as it was noted, and those to be noted when someone asks.
+        self._ages: list[tuple[bytes, Lane]] = []
+        self._unaged: list[Lane] = []
         self._undiscovered_from: bytes | None = self._prefix
         hint_prefix = keys.lane_hint(qid, b"")
         #: lane -> first row that may be live: what the store has written down.
@@ -106,11 +141,25 @@ class Lanes:
 
     # -- changes --------------------------------------------------------------------------------
 
+    def add_all(self, txn: Transaction, rows_of: dict[bytes, list[Row]]) -> None:
+        """Rows of many lanes, each behind all that its lane has: most lanes are known, and wholly cached."""
+        known, room = self._lanes.get, self._lane_capacity()
+        for lane_bytes, rows in rows_of.items():
+            lane = known(lane_bytes)
+            if lane is None or not lane.complete or not rows or len(lane.rows) + len(rows) > room:
+                if rows:
+                    self.add(txn, lane_bytes, rows)
+                continue
+            if not lane.rows:
+                self._note_age(lane)
+            self._extend(lane, rows)
+            if lane.place == Place.NOWHERE:
+                self._enlist(lane)
+
     def add(self, txn: Transaction, lane_bytes: bytes, rows: list[Row]) -> None:
         """Rows, in key order, that this transaction puts."""
         first = rows[0][0]
-        hint = self._hints.get(lane_bytes)
-        if hint is not None and first < hint:
+        if first < self._hints.get(lane_bytes, b""):
             self._write_hint(txn, lane_bytes, first)
         lane = self._lanes.get(lane_bytes) or self._created(lane_bytes, first)
         if lane is not None:
@@ -128,34 +177,48 @@ class Lanes:
         return lane
 
     def _cache(self, lane: Lane, rows: list[Row], first: bytes) -> None:
-        cached = lane.rows
-        if not cached or first < cached[0][0]:
-            self._note_age(lane, first)
+        cached, head = lane.rows, lane.rows[lane.at][0] if lane.rows else None
+        if head is None or first < head:
+            self._note_age(lane)
             if lane.turn is not None:
                 lane.turn.note(lane, first[-keys.ORDER_AND_ID_BYTES :])
-        if not cached and not lane.complete:
+        if head is None and not lane.complete:
             lane.more_from = min(lane.more_from, first)
-        elif not cached or first > cached[-1][0]:
-            if lane.complete and len(cached) + len(rows) <= self._lane_capacity():
-                cached.extend(rows)
+            lane.beyond += len(rows)
+        elif head is None or first > cached[-1][0]:
+            if lane.complete and len(cached) - lane.at + len(rows) <= self._lane_capacity():
+                self._extend(lane, rows)
             elif lane.complete:
                 # From the end of the cache, not from these rows: one that is added later may fall between.
                 lane.complete = False
                 lane.more_from = cached[-1][0] + b"\0" if cached else first
-        elif len(rows) == 1 and first < cached[0][0]:
-            cached.appendleft(rows[0])
+                lane.beyond, lane.counted = len(rows), True
+            else:
+                lane.beyond += len(rows)
+        elif len(rows) == 1 and first < head:
+            cached.insert(lane.at, rows[0])
         else:
-            _forget_rows(lane, min(cached[0][0], first))
+            lane.forget(min(head, first))
+            lane.beyond += len(rows)
+
+    def _extend(self, lane: Lane, rows: list[Row]) -> None:
+        if lane.at > FILL_ROWS:  # What was taken is still there: it goes now and then, not row by row.
+            del lane.rows[: lane.at]
+            lane.at = 0
+        lane.rows.extend(rows)
 
     def forget(self, lane_bytes: bytes) -> None:
-        """Rows of this lane are being deleted out of turn: read it from the store again."""
+        """A row of this lane is being deleted out of turn: read it from the store again."""
         lane = self._lanes.get(lane_bytes)
-        if lane is not None and lane.rows:
-            _forget_rows(lane, lane.rows[0][0])
+        if lane is None:
+            return
+        if lane.rows:
+            lane.forget(lane.rows[lane.at][0])
+        lane.beyond -= 1
 
     def put_back(self, txn: Transaction, lane: Lane, row: Row) -> None:
         """A row that was just taken is the first of its lane again."""
-        lane.rows.appendleft(row)
+        lane.rows.insert(lane.at, row)
         lane.taken = max(0, lane.taken - 1)
         if self._hints.get(lane.lane, b"") > row[0]:
             self._write_hint(txn, lane.lane, row[0])
@@ -183,6 +246,9 @@ class Lanes:
 
     # -- reading --------------------------------------------------------------------------------
 
+    def __iter__(self) -> Iterator[Lane]:
+        return iter(self._lanes.values())
+
     def get(self, lane_bytes: bytes) -> Lane | None:
         """The lane, if it is known."""
         return self._lanes.get(lane_bytes)
@@ -197,6 +263,9 @@ class Lanes:
         rows = list(self._engine.kv.scan(self._engine.ready, lane.more_from, end, limit=limit))
         lane.rows.extend(rows)
         lane.complete = len(rows) < limit
+        lane.beyond -= len(rows)
+        if lane.complete:
+            lane.beyond, lane.counted = 0, True
         if rows:
             lane.more_from = rows[-1][0] + b"\0"
 
@@ -207,18 +276,31 @@ class Lanes:
         """
         while self._undiscovered_from is not None:
             self.discover_some()
+        self._note_ages()
         ages = self._ages
         while ages:
-            noted, lane_bytes = ages[0]
-            lane = self._lanes.get(lane_bytes)
-            head = self._head(lane) if lane is not None else None
-            if head is None:
+            noted, lane = ages[0]
+            self.fill(lane)
+            if not lane.rows:
                 heapq.heappop(ages)
-            elif head[-keys.ORDER_AND_ID_BYTES :] != noted:
-                heapq.heapreplace(ages, (head[-keys.ORDER_AND_ID_BYTES :], lane_bytes))
+            elif lane.first != noted:
+                heapq.heapreplace(ages, (lane.first, lane))
             else:
                 return int.from_bytes(noted[:8], "big")
         return None
+
+    def _note_age(self, lane: Lane) -> None:
+        """A lane that was empty, or got a row before its head: it may be older than what is noted of it."""
+        self._unaged.append(lane)
+        if len(self._unaged) + len(self._ages) > 2 * len(self._lanes) + 1024:
+            # Lanes come and go: one note of each is enough.
+            self._ages, self._unaged = [], list(self._lanes.values())
+
+    def _note_ages(self) -> None:
+        for lane in self._unaged:
+            # b"" sorts first and is corrected when it is read.
+            heapq.heappush(self._ages, (lane.first if lane.rows else b"", lane))
+        self._unaged = []
 
     def scan(self, after: bytes | None, lane_prefix: bytes = b"") -> Iterator[Row]:
         """Ready rows after a key, in key order, never walking over what was consumed long ago."""
@@ -232,20 +314,15 @@ class Lanes:
     def _lane_capacity(self) -> int:
         return max(CACHED_ROWS_MIN, min(FILL_ROWS * 8, CACHED_ROWS // max(1, len(self._lanes))))
 
-    def _note_age(self, lane: Lane, key: bytes) -> None:
-        """A lane that was empty, or a row before its head: it may be older than what is noted of it."""
-        heapq.heappush(self._ages, (key[-keys.ORDER_AND_ID_BYTES :], lane.lane))
-        if len(self._ages) > 2 * len(self._lanes) + 64:
-            # Lanes come and go: keep one note each. b"" sorts first and is corrected when it is read.
-            self._ages = [
-                (lane.rows[0][0][-keys.ORDER_AND_ID_BYTES :] if lane.rows else b"", lane.lane)
-                for lane in self._lanes.values()
-            ]
-            heapq.heapify(self._ages)
+    def uncounted(self) -> list[tuple[Lane, bytes, bytes | None]]:
+        """Lanes of which it is not known how much is beyond their cache, and where that is.
 
-    def _head(self, lane: Lane) -> bytes | None:
-        self.fill(lane)
-        return lane.rows[0][0] if lane.rows else None
+        From now on what changes of it is noted: a count of the store as it is completes it.
+        """
+        lanes = [lane for lane in self._lanes.values() if not lane.counted]
+        for lane in lanes:
+            lane.beyond = 0
+        return [(lane, lane.more_from, keys.after_prefix(self._prefix + lane.lane)) for lane in lanes]
 
     # -- discovery ------------------------------------------------------------------------------
 
@@ -254,7 +331,7 @@ class Lanes:
         """Whether every lane that has rows is known."""
         return self._undiscovered_from is None
 
-    def discovered_below(self, level: int) -> bool:
+    def may_find_before(self, level: int) -> bool:
         """Whether lanes of levels before this one, which is the highest in line, are yet to be found."""
         at = self._undiscovered_from
         return at is not None and len(at) > len(self._prefix) and at[len(self._prefix)] < level
@@ -275,6 +352,23 @@ class Lanes:
             found_to = None if lane is None else keys.after_prefix(self._prefix + lane.lane)
             self._undiscovered_from = found_to
 
+    def discover_key(self, key: bytes, at: bytes) -> bytes | None:
+        """Find lanes of a key at a priority, from a place on (b"": all); where to go on, None at the end.
+
+        Of two throttle sets of a key, the earlier message goes first: both must be known.
+        """
+        prefix = self._prefix + key
+        upper = keys.after_prefix(prefix)
+        found_to = self._undiscovered_from
+        if found_to is None or (upper is not None and found_to >= upper):
+            return None
+        for _ in range(KEY_SLICE):
+            lane = self._discover_in(at or prefix, upper)
+            if lane is None:
+                return None
+            at = keys.after_prefix(self._prefix + lane.lane) or b""
+        return at
+
     def _discover_in(self, lower: bytes, upper: bytes | None) -> Lane | None:
         """The first lane in a range that has rows."""
         kv, space = self._engine.kv, self._engine.ready
@@ -284,7 +378,7 @@ class Lanes:
                 lane = self._lanes.get(lane_bytes)
                 if lane is None:
                     lane = self._lanes[lane_bytes] = Lane(lane_bytes, key, key, complete=False)
-                    self._note_age(lane, key)
+                    self._note_age(lane)
                     self._enlist(lane)
                 return lane
         return None
@@ -305,9 +399,3 @@ class Lanes:
             lower = head
         if upper is None or lower < upper:
             yield lower, upper
-
-
-def _forget_rows(lane: Lane, more_from: bytes) -> None:
-    lane.rows.clear()
-    lane.complete = False
-    lane.more_from = more_from

@@ -24,7 +24,6 @@ from penstock.backends.embedded.rows import (
     StateRow,
     decode_state,
     encode_state,
-    leased_tail,
     since_until,
     state_lane,
 )
@@ -48,9 +47,15 @@ from penstock.message import OK, Delivery, Outcome, parse_receipt
 from penstock.scheduling.retry import retry_delay_s
 
 _NO_VARIABLE: Variable = ("", {}, (), None)
+#: Variable headers as they were decoded: there are hardly more than there are fairness keys.
+_KNOWN: dict[bytes, Variable] = {}
+KNOWN_KEPT = 8192
 
 #: From so many bodies on, neighbours are read by one scan instead of one look-up each.
 SCAN_FROM = 8
+#: Bodies of others that such a scan passes over before the first that it seeks, and how large one may be.
+PASSED_OVER_AT_MOST = 8
+PASSED_OVER_BYTES = 4096
 
 
 def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: str) -> list[Delivery] | None:
@@ -128,6 +133,7 @@ def _grant(
     granted: list[_Granted] = []
     expired: list[bytes] = []
     lane, tail = None, b""
+    consumer_part = len(consumer_raw).to_bytes(2, "big") + bytes(4)
     for (its_lane, (key, value)), body in zip(taken, bodies, strict=True):
         raw_id, attempt, expires_at_ns = key[-16:], 1, 0
         delete(key, ready_space)
@@ -141,7 +147,8 @@ def _grant(
                 expired.append(raw_id)
                 continue
         if its_lane is not lane:
-            lane, tail = its_lane, leased_tail(its_lane.lane, consumer_raw)
+            lane = its_lane
+            tail = len(lane.lane).to_bytes(2, "big") + consumer_part + lane.lane + consumer_raw
         # Order, expiry and weight are the ready row's own bytes.
         row = pack(ROW_VERSION, attempt, seq) + span + key[-24:-16] + value[8:16] + value[2:4] + tail
         put(state_prefix + raw_id, row, state_space)
@@ -168,6 +175,9 @@ def _deliveries(
     # The queue's number is part of a receipt: a queue made anew under the same name honours no old one.
     queue_part, name, unpack = q.prefix, q.name, FIXED.unpack_from
     variable_raw: bytes | None = None
+    known = _KNOWN
+    if len(known) > KNOWN_KEPT:
+        known.clear()
     fairness_key, headers, throttle_keys, dedup_id = _NO_VARIABLE
     out: list[Delivery] = []
     for raw_id, seq, attempt, expires_at_ns, body in granted:
@@ -180,7 +190,12 @@ def _deliveries(
             decode_body(body)  # Raises, and says what is wrong.
         if body[FIXED_BYTES:end] != variable_raw:
             variable_raw = body[FIXED_BYTES:end]
-            fairness_key, headers, throttle_keys, dedup_id = decode_variable(variable_raw)
+            variable = known.get(variable_raw)
+            if variable is None:
+                variable = decode_variable(variable_raw)
+                if not variable[1]:  # With headers, hardly two are the same.
+                    known[variable_raw] = variable
+            fairness_key, headers, throttle_keys, dedup_id = variable
         out.append(
             Delivery(
                 raw_id,
@@ -222,20 +237,33 @@ def _column(values: list[int]) -> Column:
 
 def _read_bodies(engine: Engine, q: QueueState, ids: list[bytes]) -> list[bytes | None]:
     """Bodies in order: by one scan as far as the ids are neighbours, by look-ups where they are not."""
-    prefix = q.prefix
-    if len(ids) < SCAN_FROM or ids[-1] < ids[0]:
-        return engine.kv.get_many([prefix + raw_id for raw_id in ids], engine.messages)
-    bodies: list[bytes | None] = []
-    rows = engine.kv.scan(engine.messages, prefix + ids[0], prefix + ids[-1] + b"\0")
-    for raw_id in ids:
-        key, body = next(rows, (b"", b""))
-        if key[4:] != raw_id:
+    sought = [q.prefix + raw_id for raw_id in ids]
+    if len(ids) < SCAN_FROM:
+        return engine.kv.get_many(sought, engine.messages)
+    found = _neighbours(engine, sought)
+    if len(found) < len(sought):
+        missing = [key for key in sought if key not in found]
+        found.update(zip(missing, engine.kv.get_many(missing, engine.messages), strict=True))
+    return [found[key] for key in sought]
+
+
+def _neighbours(engine: Engine, sought: list[bytes]) -> dict[bytes, bytes | None]:
+    """Bodies by a walk from the first of these keys, for as long as most of what it meets is sought.
+
+    Keys take turns, so that what is leased together was mostly enqueued together, if not in this order.
+    """
+    found: dict[bytes, bytes | None] = {}
+    wanted = set(sought)
+    allowance = PASSED_OVER_AT_MOST
+    for key, body in engine.kv.scan(engine.messages, min(sought), max(sought) + b"\0"):
+        if key in wanted:
+            found[key] = body
+            allowance += 1
+        elif not allowance or len(body) > PASSED_OVER_BYTES:
             break
-        bodies.append(body)
-    missing = ids[len(bodies) :]
-    if missing:
-        bodies += engine.kv.get_many([prefix + raw_id for raw_id in missing], engine.messages)
-    return bodies
+        else:
+            allowance -= 1
+    return found
 
 
 def holding(

@@ -61,8 +61,13 @@ class Meter:
         if bisect.bisect_left(self._bounds, shortest) == bucket:
             self._counts[bucket] += len(since_ns)
         else:
-            for one_ns in since_ns:
-                self._counts[bisect.bisect_left(self._bounds, (now_ns - one_ns) / NS_PER_S)] += 1
+            ages = sorted([(now_ns - one_ns) / NS_PER_S for one_ns in since_ns])
+            below = 0
+            for place, bound in enumerate(self._bounds):
+                up_to = bisect.bisect_right(ages, bound, below)
+                self._counts[place] += up_to - below
+                below = up_to
+            self._counts[-1] += len(ages) - below
         self._total += max(0.0, (now_ns * len(since_ns) - sum(since_ns)) / NS_PER_S)
 
     def read(self) -> Histogram:

@@ -7,10 +7,10 @@ import itertools
 import logging
 from collections.abc import Iterator, Sequence
 
-from penstock.backends.base import CursorInfo, QueueMetrics, QueueStats
+from penstock.backends.base import QueueStats
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Engine
-from penstock.backends.embedded.history import cursors, read_by_all
+from penstock.backends.embedded.history import read_by_all
 from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.lookup import CODES, find_each, find_many, to_message
 from penstock.backends.embedded.queue_state import QueueState
@@ -217,13 +217,3 @@ def delivered(engine: Engine, q: QueueState, receipts: Sequence[str]) -> list[De
             )
         )
     return out
-
-
-def metrics(engine: Engine, q: QueueState) -> QueueMetrics:
-    return QueueMetrics(
-        stats=stats(engine, q),
-        events={str(kind): count for kind, count in q.meter.events.items()},
-        wait_s=q.meter.waits.read(),
-        service_s=q.meter.services.read(),
-        cursors=[CursorInfo(name, row.position, row.required) for name, row in cursors(engine, q).items()],
-    )

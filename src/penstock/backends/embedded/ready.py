@@ -1,14 +1,12 @@
 """The ready index: which message is next, by priority, then by fair turns over keys, then by visibility.
 
-A fairness key has one lane for each set of throttle keys that its messages name. The lanes of a key that may
-be served are its line; keys with a line take turns in a ring, each as often as its weight says (deficit round
+Keys with a lane that may be served take turns in a ring, each as often as its weight says (deficit round
 robin). A lane without tokens waits at a gate, a key with enough in flight is set aside: neither is in a ring,
 so that a lease does not pay for what it cannot hand out.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.backends.embedded import keys, lanes
 from penstock.backends.embedded.gates import Gates
 from penstock.backends.embedded.lanes import Lane, Lanes, Place
+from penstock.backends.embedded.turns import Turn
 from penstock.kv.base import Row
 from penstock.scheduling.fairness import LEVELS, Levels
 from penstock.scheduling.throttle import Bucket
@@ -23,33 +22,8 @@ from penstock.scheduling.throttle import Bucket
 if TYPE_CHECKING:
     from penstock.backends.embedded.engine import Engine, Transaction
 
-
-class Turn:
-    """A fairness key at one priority: its lanes in line, earliest first, and what is left of its turn."""
-
-    __slots__ = ("aside", "credit", "key", "line", "listed", "size")
-
-    def __init__(self, key: bytes) -> None:
-        #: Level, length of the fairness key, the fairness key.
-        self.key = key
-        #: Entries that are not a lane's own `head`, or of one that is not in line, are void.
-        self.line: list[tuple[bytes, Lane]] = []
-        #: Lanes that are not in line because the key has enough in flight.
-        self.aside: list[Lane] | None = None
-        self.credit = 0
-        self.listed = False
-        self.size = 0
-
-    def note(self, lane: Lane, head: bytes) -> None:
-        """The lane has a row that may be before its first one."""
-        if head >= lane.head:
-            return
-        lane.head = head
-        if lane.place == Place.IN_LINE:
-            if len(self.line) == 1:
-                self.line[0] = (head, lane)
-            else:
-                heapq.heappush(self.line, (head, lane))
+#: Empty lanes that a queue remembers: making one anew is dear where messages come singly.
+IDLE_LANES = 4096
 
 
 class ReadyIndex:
@@ -64,10 +38,18 @@ class ReadyIndex:
         self._levels = Levels()
         self._rings: list[deque[Turn]] = [deque() for _ in range(LEVELS)]
         self._turns: dict[bytes, Turn] = {}
+        #: Rows taken since it was loaded; and whether someone counts what there is.
+        self.served = 0
+        self._counting = False
+        #: Lanes in line that lost rows out of turn: an empty one must not keep tokens from others.
+        self._may_be_empty: list[Lane] = []
+        #: How often a lane became empty, since the last look at how many are.
+        self._rests = 0
         #: By fairness key: messages in flight, and turns that are set aside for it.
         self._in_flight: dict[bytes, int] = {}
         self._full: dict[bytes, list[Turn]] = {}
-        self.add = self._lanes.add
+        self.add = self._add_to_fifo if fifo else self._lanes.add
+        self.add_all = self._add_all_to_fifo if fifo else self._lanes.add_all
         self.oldest_order_ns = self._lanes.oldest_order_ns
 
     def scan(self, after: bytes | None, lane_prefix: bytes = b"") -> Iterator[Row]:
@@ -77,20 +59,55 @@ class ReadyIndex:
     def forget(self, lane_bytes: bytes) -> None:
         """Rows of this lane are being deleted out of turn."""
         self._lanes.forget(lane_bytes)
-        lane = self._lanes.get(lane_bytes) if self._fifo else None
-        if lane is not None and lane.gates:
-            self._ungate(lane)
+        if self._fifo:
+            self._head_may_differ(lane_bytes)
+        else:
+            lane = self._lanes.get(lane_bytes)
+            if lane is not None and lane.claims and lane.place == Place.IN_LINE:
+                self._may_be_empty.append(lane)
 
-    def _ungate(self, lane: Lane) -> None:
-        """A fifo lane may have another row at its head now: what that one needs is known when it is taken."""
-        place = lane.place
-        if place == Place.IN_LINE:
-            self._gates.left(lane, self._engine.clock.now_ns())
-        elif place == Place.WAITING:
-            self._gates.withdraw(lane)
-        self._gates.retire(lane)
-        if place == Place.WAITING:
-            self._enlist(lane)
+    # -- numbers by key -------------------------------------------------------------------------
+
+    def discover(self) -> bool:
+        """Find some more lanes; whether all are known."""
+        if not self._lanes.discovered:
+            self._lanes.discover_some()
+        return self._lanes.discovered
+
+    def lanes(self) -> list[Lane]:
+        return list(self._lanes)
+
+    def turns(self) -> list[Turn]:
+        return list(self._turns.values())
+
+    def start_count(self) -> list[tuple[Lane, bytes, bytes | None]]:
+        """Lanes to count, and where; none while someone counts."""
+        if self._counting:
+            return []
+        uncounted = self._lanes.uncounted()
+        self._counting = bool(uncounted)
+        return uncounted
+
+    def end_count(self, counts: list[tuple[Lane, int]]) -> None:
+        """What they had beyond their caches when it started."""
+        self._counting = False
+        for lane, count in counts:
+            if not lane.counted:
+                lane.beyond += count
+                lane.counted = True
+
+    def head_of(self, lane: Lane) -> tuple[int | None, int | None]:
+        """Weight and place in line of its first message, if there is one."""
+        self._lanes.fill(lane)
+        if not lane.rows:
+            return None, None
+        return _weight(lane.rows[lane.at]), int.from_bytes(lane.first[:8], "big")
+
+    def in_flight(self, fairness_key: bytes) -> int | None:
+        """Where keys are limited, what counts against the limit of one."""
+        if self._per_key is None:
+            return None
+        return self._in_flight.get(keys.u16(len(fairness_key)) + fairness_key, 0)
 
     # -- what stands in the way -----------------------------------------------------------------
 
@@ -123,35 +140,17 @@ class ReadyIndex:
             self._gates.retire(lane)
         self.ended(lane.lane)
 
-    def draw(self, txn: Transaction, lane: Lane, row: Row, throttle_keys: Sequence[str]) -> bool:
-        """A fifo lane's row, now that its body is read, needs tokens of these keys.
-
-        If there are none, it is at the head of its lane again, which waits for them: False.
-        """
-        has = {gate.bucket.key for gate in lane.gates}
-        if has != set(throttle_keys):
-            # It was never here, or waited for a message that has gone since.
-            self._give_back(txn, lane)
-            self._gates.retire(lane)
-            self._gates.equip(lane, dict.fromkeys(throttle_keys))
-            if not self._gates.are_free(lane, txn.now_ns):
-                self._lanes.put_back(txn, lane, row)
-                self.ended(lane.lane)
-                return False
-            self._take_tokens(txn, lane, 1)
-        self._gates.retire(lane)  # What comes after it may need others.
-        return True
-
     def _give_back(self, txn: Transaction, lane: Lane) -> None:
-        for gate in lane.gates:
-            gate.bucket.give_back(1)
-            txn.drawn.add(gate.bucket)
-            self._engine.bucket_changed(gate.bucket)
+        for claim in lane.claims:
+            bucket = claim.gate.bucket
+            bucket.give_back(1)
+            txn.drawn.add(bucket)
+            self._engine.bucket_changed(bucket)
 
     def _take_tokens(self, txn: Transaction, lane: Lane, count: int) -> None:
-        for gate in lane.gates:
-            gate.bucket.take(count, txn.now_ns)
-            txn.drawn.add(gate.bucket)
+        for claim in lane.claims:
+            claim.gate.bucket.take(count, txn.now_ns)
+            txn.drawn.add(claim.gate.bucket)
 
     def bucket_changed(self, bucket: Bucket, now_ns: int) -> None:
         """It may have tokens earlier than was thought."""
@@ -165,21 +164,72 @@ class ReadyIndex:
         """A time before which no throttled lane has tokens, if none is in line."""
         return self._gates.next_release_ns()
 
+    # -- fifo queues: what the first message of a lane needs is known when its body is read -------
+
+    def draw(self, txn: Transaction, lane: Lane, row: Row, throttle_keys: Sequence[str]) -> bool:
+        """A fifo lane's row, which was taken, needs tokens of these keys.
+
+        If there are none, it is the first of its lane again, which waits for them: False.
+        """
+        has = {claim.gate.bucket.key for claim in lane.claims}
+        if has != set(throttle_keys):
+            # It was never here, or waited for a message that has gone since.
+            self._give_back(txn, lane)
+            self._gates.retire(lane)
+            self._gates.equip(lane, lane.turn or self._join(lane), dict.fromkeys(throttle_keys))
+            if not self._gates.are_free(lane, txn.now_ns):
+                self._lanes.put_back(txn, lane, row)
+                self.ended(lane.lane)
+                return False
+            self._take_tokens(txn, lane, 1)
+            self._gates.served(lane, 1, _weight(row))
+        self._gates.retire(lane)  # What comes after it may need others.
+        return True
+
+    def _add_to_fifo(self, txn: Transaction, lane_bytes: bytes, rows: list[Row]) -> None:
+        """Rows, in key order, that this transaction puts; the first may be the lane's first."""
+        self._lanes.add(txn, lane_bytes, rows)
+        lane = self._lanes.get(lane_bytes)
+        if lane is not None and lane.claims and (not lane.rows or lane.rows[lane.at] is rows[0]):
+            self._head_may_differ(lane_bytes)
+
+    def _add_all_to_fifo(self, txn: Transaction, rows_of: dict[bytes, list[Row]]) -> None:
+        for lane_bytes, rows in rows_of.items():
+            if rows:
+                self._add_to_fifo(txn, lane_bytes, rows)
+
+    def _head_may_differ(self, lane_bytes: bytes) -> None:
+        """A lane that waits for tokens may have another first row now, which may need others."""
+        lane = self._lanes.get(lane_bytes)
+        if lane is None or not lane.claims:
+            return
+        place = lane.place
+        if place == Place.IN_LINE:
+            self._gates.left(lane, self._engine.clock.now_ns())
+        elif place == Place.WAITING:
+            self._gates.withdraw(lane)
+        self._gates.retire(lane)
+        if place == Place.WAITING:
+            self._enlist(lane)
+
     # -- places ---------------------------------------------------------------------------------
 
-    def _enlist(self, lane: Lane, *, waited: bool = False) -> None:
+    def _enlist(self, lane: Lane) -> None:
+        """Find a place for a lane that was away."""
+        if lane.claims:
+            self._gates.returned(lane)
+        self._place(lane)
+
+    def _place(self, lane: Lane, *, waited: bool = False) -> None:
         """Find a place for a lane that is in none."""
         turn = lane.turn or self._join(lane)
         if turn.aside is not None:
             lane.place = Place.ASIDE
             turn.aside.append(lane)
             return
-        if lane.gates and not self._gates.let_in(lane, self._engine.clock.now_ns(), waited=waited):
+        if lane.claims and not self._gates.let_in(lane, self._engine.clock.now_ns(), waited=waited):
             return
-        lane.place = Place.IN_LINE
-        if lane.rows:
-            lane.head = lane.rows[0][0][-keys.ORDER_AND_ID_BYTES :]
-        heapq.heappush(turn.line, (lane.head, lane))
+        turn.enter(lane)
         if not turn.listed:
             turn.listed = True
             self._rings[turn.key[0]].append(turn)
@@ -193,36 +243,36 @@ class ReadyIndex:
         turn.size += 1
         lane.turn = turn
         if len(lane.lane) > len(key) + 2:
-            self._gates.equip(lane, keys.lane_throttle_keys(lane.lane))
+            self._gates.equip(lane, turn, keys.lane_throttle_keys(lane.lane))
         return turn
 
-    def _step_out(self, lane: Lane, now_ns: int) -> None:
-        """The lane at the head of its key's line leaves it."""
-        if lane.turn is not None:
-            heapq.heappop(lane.turn.line)
-        lane.place = Place.NOWHERE
-        if lane.gates:
+    def _step_out(self, turn: Turn, lane: Lane, now_ns: int) -> None:
+        """The earliest lane of its key leaves the line."""
+        turn.leave(lane)
+        if lane.claims:
             self._gates.left(lane, now_ns)
 
-    def _drop(self, turn: Turn, lane: Lane) -> None:
-        """An empty lane, which is in no place, is gone."""
-        if self._lanes.drop(lane):
-            self._gates.retire(lane)
-            turn.size -= 1
-            if not turn.size:
-                del self._turns[turn.key]
+    def _tidy(self) -> None:
+        """Forget the lanes that are empty, if there are many."""
+        self._rests = 0
+        nowhere = [lane for lane in self._lanes if lane.place == Place.NOWHERE]
+        idle = [lane for lane in nowhere if lane.complete and not lane.rows]
+        for lane in idle if len(idle) > IDLE_LANES else ():
+            turn = lane.turn
+            if turn is not None and self._lanes.drop(lane):
+                self._gates.retire(lane)
+                turn.size -= 1
+                if not turn.size:
+                    del self._turns[turn.key]
 
     def _set_aside(self, turn: Turn, now_ns: int) -> None:
         """The key at the head of its ring has enough in flight."""
         self._unlist(turn)
-        turn.aside = []
-        while turn.line:
-            head, lane = heapq.heappop(turn.line)
-            if lane.place == Place.IN_LINE and head == lane.head:
-                lane.place = Place.ASIDE
-                turn.aside.append(lane)
-                if lane.gates:
-                    self._gates.left(lane, now_ns)
+        turn.aside = turn.clear()
+        for lane in turn.aside:
+            lane.place = Place.ASIDE
+            if lane.claims:
+                self._gates.left(lane, now_ns)
         self._full.setdefault(turn.key[1:], []).append(turn)
 
     def _unlist(self, turn: Turn) -> None:
@@ -236,15 +286,18 @@ class ReadyIndex:
     def take(self, txn: Transaction, count: int) -> list[tuple[Lane, Row]]:
         """The next rows by priority, then fair turns over keys; the caller deletes them."""
         found, rings = self._lanes, self._rings
+        if self._rests > IDLE_LANES + len(self._turns):
+            self._tidy()
         if not found.discovered:
             found.discover_some()
+        while self._may_be_empty:
+            self._look_at(self._may_be_empty.pop(), txn.now_ns)
         out: list[tuple[Lane, Row]] = []
         while len(out) < count:
             if self._gates.next_release_ns() <= txn.now_ns:
-                for lane in self._gates.released(txn.now_ns):
-                    self._enlist(lane, waited=True)
+                self._release(txn.now_ns)
             top = next((level for level in range(LEVELS) if rings[level]), LEVELS)
-            if found.discovered_below(top):
+            if found.may_find_before(top):
                 found.discover_some()
                 continue
             level, allowance = self._levels.next(rings, count - len(out))
@@ -256,63 +309,119 @@ class ReadyIndex:
             before = len(out)
             self._serve(txn, rings[level], allowance, out)
             self._levels.served(level, len(out) - before, rings)
+        self.served += len(out)
         return out
 
+    def _look_at(self, lane: Lane, now_ns: int) -> None:
+        """Whether a lane in line has anything left."""
+        if lane.turn is None or lane.place != Place.IN_LINE:
+            return
+        self._lanes.fill(lane)
+        if not lane.rows:
+            lane.turn.remove(lane)
+            self._gates.left(lane, now_ns)
+            self._rests += 1
+
+    def _release(self, now_ns: int) -> None:
+        """Lanes for which there are tokens stand in line again; one that is empty by now uses none."""
+        for lane in self._gates.released(now_ns):
+            self._lanes.fill(lane)
+            if lane.rows:
+                self._place(lane, waited=True)
+            else:
+                self._rests += 1
+
     def _serve(self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, Row]]) -> None:
-        now_ns, per_key = txn.now_ns, self._per_key
+        goal = len(out) + count
+        while ring and len(out) < goal:
+            if self._per_key is None:
+                self._serve_plain(txn, ring, goal - len(out), out)
+            if ring and len(out) < goal:
+                self._serve_one(txn, ring, goal - len(out), out)
+
+    def _serve_plain(
+        self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, Row]]
+    ) -> None:
+        """Turns of keys with one lane that has rows and needs no tokens, as most have; up to another one."""
         while count > 0 and ring:
             turn = ring[0]
-            lane = self._first(turn, now_ns)
-            if lane is None:
-                self._unlist(turn)
-                continue
-            rows = lane.rows
-            if turn.credit <= 0:
-                turn.credit = _weight(rows[0])
-            share = min(count, len(rows), turn.credit if len(ring) > 1 else count)
-            limited = per_key is not None or len(turn.line) > 1 or bool(lane.gates)
-            if limited:
-                share = self._allowed(turn, lane, share, now_ns)
-                if not share:
-                    continue
+            lane = turn.lane
+            if lane is None or not lane.rows or lane.claims or turn.undiscovered_from is not None:
+                return
             txn.changed = True
-            out += [(lane, rows.popleft()) for _ in range(share)]
+            rows, at = lane.rows, lane.at
+            credit = turn.credit if turn.credit > 0 else _weight(rows[at])
+            share = 1
+            if credit == 1 < len(ring) or count == 1:
+                out.append((lane, rows[at]))
+            else:
+                share = min(count, len(rows) - at, credit if len(ring) > 1 else count)
+                out += [(lane, row) for row in rows[at : at + share]]
             count -= share
-            turn.credit -= share
+            turn.credit = credit - share
+            turn.served += share
             lane.taken += share
             if lane.taken >= lanes.HINT_EVERY:
-                self._lanes.write_hint_after(txn, lane, out[-1][1][0])
-            if limited:
-                self._account(txn, turn, lane, share, _weight(out[-1][1]))
-            if turn.credit <= 0 and turn.listed:
+                self._lanes.write_hint_after(txn, lane, rows[at + share - 1][0])
+            if at + share < len(rows):
+                lane.at = at + share
+            else:
+                lane.at = 0
+                rows.clear()
+                if lane.complete:
+                    turn.lane, lane.place = None, Place.NOWHERE
+                    self._rests += 1
+                    self._unlist(turn)
+                    continue
+            if credit <= share:
                 ring.rotate(-1)
 
-    def _first(self, turn: Turn, now_ns: int) -> Lane | None:
-        """The lane in the key's line whose first row is the earliest; those that are empty are dropped."""
-        line = turn.line
-        while line:
-            head, lane = line[0]
-            if lane.place != Place.IN_LINE or head != lane.head:
-                heapq.heappop(line)
-                continue
+    def _serve_one(
+        self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, Row]]
+    ) -> None:
+        """The first key's turn, or as much of it as may be; or the key is out of the ring."""
+        turn = ring[0]
+        lane = self._earliest(turn, txn.now_ns)
+        if lane is None:
+            self._unlist(turn)
+            return
+        if turn.credit <= 0:
+            turn.credit = _weight(lane.rows[lane.at])
+        share = min(count, len(lane.rows) - lane.at, turn.credit if len(ring) > 1 else count)
+        share = self._allowed(turn, lane, share, txn.now_ns)
+        if not share:
+            return
+        txn.changed = True
+        rows = lane.pop(share)
+        out += [(lane, row) for row in rows]
+        turn.credit -= share
+        turn.served += share
+        lane.taken += share
+        if lane.taken >= lanes.HINT_EVERY:
+            self._lanes.write_hint_after(txn, lane, rows[-1][0])
+        if not lane.rows and lane.complete:
+            self._step_out(turn, lane, txn.now_ns)
+            self._rests += 1
+        self._account(txn, turn, lane, share, _weight(rows[-1]))
+        if turn.credit <= 0 and turn.listed:
+            ring.rotate(-1)
+
+    def _earliest(self, turn: Turn, now_ns: int) -> Lane | None:
+        """The lane in the key's line whose first row is the earliest; those that are empty leave it."""
+        if turn.undiscovered_from is not None:
+            turn.undiscovered_from = self._lanes.discover_key(turn.key, turn.undiscovered_from)
+        while (lane := turn.earliest()) is not None:
+            self._lanes.fill(lane)
             if not lane.rows:
-                self._lanes.fill(lane)
-            if not lane.rows:
-                self._step_out(lane, now_ns)
-                self._drop(turn, lane)
-                continue
-            if len(line) > 1:
-                first = lane.rows[0][0][-keys.ORDER_AND_ID_BYTES :]
-                if first != head:
-                    lane.head = first
-                    heapq.heapreplace(line, (first, lane))
-                    continue
-            return lane
+                self._step_out(turn, lane, now_ns)
+                self._rests += 1
+            elif not turn.is_behind(lane):
+                return lane
         return None
 
     def _allowed(self, turn: Turn, lane: Lane, share: int, now_ns: int) -> int:
         """How much of its share the lane may have; with 0, it has another place now."""
-        if len(turn.line) > 1:
+        if turn.line:
             share = 1  # The next row may be another lane's.
         if self._per_key is not None:
             room = self._per_key - self._in_flight.get(turn.key[1:], 0)
@@ -320,22 +429,22 @@ class ReadyIndex:
                 self._set_aside(turn, now_ns)
                 return 0
             share = min(share, room)
-        if lane.gates:
-            tokens = min(gate.bucket.tokens(now_ns) for gate in lane.gates)
+        if lane.claims:
+            tokens = min(claim.gate.bucket.tokens(now_ns) for claim in lane.claims)
             if not tokens:
-                self._step_out(lane, now_ns)
-                self._enlist(lane, waited=True)
+                self._step_out(turn, lane, now_ns)
+                self._place(lane, waited=True)
                 return 0
             share = min(share, tokens)
         return share
 
     def _account(self, txn: Transaction, turn: Turn, lane: Lane, share: int, weight: int) -> None:
         """What was taken uses tokens, and is in flight."""
-        if lane.gates:
+        if lane.claims:
             self._take_tokens(txn, lane, share)
-            if self._gates.served(lane, share, weight):
-                self._step_out(lane, txn.now_ns)
-                self._enlist(lane)
+            if self._gates.served(lane, share, weight) and lane.place == Place.IN_LINE:
+                self._step_out(turn, lane, txn.now_ns)
+                self._place(lane)
         if self._per_key is not None:
             name = turn.key[1:]
             self._in_flight[name] = in_flight = self._in_flight.get(name, 0) + share

@@ -78,11 +78,6 @@ def since_until(since_ns: int, until_ns: int) -> bytes:
     return since_ns.to_bytes(8, "big") + until_ns.to_bytes(8, "big")
 
 
-def leased_tail(lane: bytes, consumer: bytes) -> bytes:
-    """The part of a state row behind its weight: lengths, lane, consumer, no reason."""
-    return len(lane).to_bytes(2, "big") + len(consumer).to_bytes(2, "big") + bytes(4) + lane + consumer
-
-
 def decode_state(raw: bytes) -> StateRow:
     refuse_sealed(raw, "state row")
     try:

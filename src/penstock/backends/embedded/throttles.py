@@ -62,11 +62,12 @@ class Throttles:
             self._engine.check_usable()
             return self._shown(self._engine.buckets.get(key))
 
-    def all(self) -> list[Throttle]:
+    def all(self, limit: int | None = None) -> list[Throttle]:
+        """By key, the first so many."""
         engine, prefix = self._engine, keys.meta(Meta.THROTTLE)
         with engine.lock:
             engine.check_usable()
-            rows = engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix))
+            rows = engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix), limit=limit)
             shown = [self._shown(engine.buckets.get(key[1:].decode(errors="replace"))) for key, _ in rows]
         return [one for one in shown if one is not None]
 

@@ -1,0 +1,55 @@
+"""Everything that is measured of a store, for whoever collects it."""
+
+from __future__ import annotations
+
+import contextlib
+
+from penstock.backends.base import BackendMetrics, CursorInfo, QueueMetrics
+from penstock.backends.embedded.engine import Engine
+from penstock.backends.embedded.history import cursors
+from penstock.backends.embedded.keystats import key_stats
+from penstock.backends.embedded.reads import stats
+from penstock.backends.embedded.sweep import apply_waiting
+from penstock.backends.embedded.throttles import Throttles
+from penstock.errors import QueueNotFound, StorageCorrupt
+
+#: Keys of a queue, and throttles, that metrics tell of: a label of each value costs whoever stores them.
+KEYS_MEASURED = 20
+THROTTLES_MEASURED = 100
+
+
+def metrics(engine: Engine, throttles: Throttles) -> BackendMetrics:
+    """The lock is free between queues."""
+    with engine.lock:
+        engine.check_usable()
+        names = sorted(engine.queues)
+    found: dict[str, QueueMetrics] = {}
+    for name in names:
+        # Deleted meanwhile, or damaged, which `health` tells.
+        with contextlib.suppress(QueueNotFound, StorageCorrupt):
+            found[name] = _of_queue(engine, name)
+    with engine.lock:
+        engine.check_usable()
+        return BackendMetrics(
+            queues=found,
+            store_bytes=engine.kv.approximate_size(),
+            sync_s=engine.meter.sync_s.read(),
+            group_commit_calls=engine.meter.group_sizes.read(),
+            throttles=throttles.all(THROTTLES_MEASURED),
+        )
+
+
+def _of_queue(engine: Engine, name: str) -> QueueMetrics:
+    apply_waiting(engine)
+    by_key = key_stats(engine, name, KEYS_MEASURED)
+    with engine.lock:
+        engine.check_usable()
+        q = engine.queue(name)
+        return QueueMetrics(
+            stats=stats(engine, q),
+            events={str(kind): count for kind, count in q.meter.events.items()},
+            wait_s=q.meter.waits.read(),
+            service_s=q.meter.services.read(),
+            cursors=[CursorInfo(one, row.position, row.required) for one, row in cursors(engine, q).items()],
+            keys=by_key,
+        )
