@@ -8,8 +8,10 @@ import pytest
 
 import penstock
 from penstock import ManualClock
+from penstock.backends.embedded import keys
 from penstock.backends.embedded.checking import reindex
-from penstock.backends.embedded.keys import SPACES
+from penstock.backends.embedded.keys import SPACES, Meta
+from penstock.backends.embedded.worlds import SYSTEM_WORLD
 from penstock.kv.memory import Faults, MemoryStore, SimulatedCrash
 from tests.check.stores import Raw, contents, engine_of, filled
 from tests.unit.memory_system import MemorySystem
@@ -132,3 +134,17 @@ def test_a_store_with_a_marker_is_reindexed_before_it_serves(tmp_path: Path) -> 
         assert contents(ps) == before
         assert ps.check().ok
         assert not reindex.is_unfinished(engine_of(ps))
+
+
+def test_indexes_are_rebuilt_though_the_system_journal_is_still_lost() -> None:
+    system = MemorySystem()
+    q = system.create("q")
+    q.enqueue(b"1")
+    row = keys.meta(Meta.WORLD, SYSTEM_WORLD.encode())
+    batch = system.store.batch()
+    batch.delete(row, system.store.space("meta"))
+    system.store.write(batch)
+    system.engine.catalogue_lost = True
+    system.backend.reindex()
+    assert row not in dict(system.rows("meta"))
+    assert [delivery.payload for delivery in q.lease()] == [b"1"]

@@ -126,7 +126,8 @@ class Reindex:
             txn.changed = True
             txn.delete(_MARKER, engine.meta)
             body = f'{{"messages": {self._messages}, "rows": {self._rows}}}'.encode()
-            self._worlds.append_in(txn, SYSTEM_WORLD, [Entry("reindexed", body)])
+            if not engine.catalogue_lost:  # Else the system journal's old rows may still be brought back.
+                self._worlds.append_in(txn, SYSTEM_WORLD, [Entry("reindexed", body)])
         engine.kv.sync()
         log.warning("reindex: done, %d messages, %d rows", self._messages, self._rows)
 
