@@ -98,10 +98,7 @@ class Buckets:
         return bucket
 
     def write(self, txn: Transaction, bucket: Bucket) -> None:
-        """The bucket as it stands becomes part of this write."""
-        if bucket.burst is None:
-            txn.delete(throttle_key(bucket.key), self._engine.meta)
-            return
+        """The bucket of a limited key, as it stands, becomes part of this write."""
         tokens, part = divmod(bucket.units, TOKEN)
-        row = ThrottleRow(bucket.rate_nano, bucket.burst, tokens, part, bucket.at_ns)
+        row = ThrottleRow(bucket.rate_nano, bucket.burst or 0, tokens, part, bucket.at_ns)
         txn.put(throttle_key(bucket.key), packed(row), self._engine.meta)

@@ -143,14 +143,17 @@ class ReadyIndex:
     def _give_back(self, txn: Transaction, lane: Lane) -> None:
         for claim in lane.claims:
             bucket = claim.gate.bucket
-            bucket.give_back(1)
-            txn.drawn.add(bucket)
-            self._engine.bucket_changed(bucket)
+            if bucket.burst is not None:
+                bucket.give_back(1)
+                txn.drawn.add(bucket)
+                self._engine.bucket_changed(bucket)
 
     def _take_tokens(self, txn: Transaction, lane: Lane, count: int) -> None:
         for claim in lane.claims:
-            claim.gate.bucket.take(count, txn.now_ns)
-            txn.drawn.add(claim.gate.bucket)
+            bucket = claim.gate.bucket
+            if bucket.burst is not None:
+                bucket.take(count, txn.now_ns)
+                txn.drawn.add(bucket)
 
     def bucket_changed(self, bucket: Bucket, now_ns: int) -> None:
         """It may have tokens earlier than was thought."""

@@ -6,6 +6,7 @@ import msgspec
 
 from penstock.backends.base import Throttle
 from penstock.backends.embedded import keys
+from penstock.backends.embedded.buckets import throttle_key
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.worlds import SYSTEM_WORLD, Worlds
@@ -50,7 +51,7 @@ class Throttles:
                 if bucket.burst is not None:
                     txn.changed = True
                     bucket.unlimit()
-                    txn.drawn.add(bucket)
+                    txn.delete(throttle_key(key), engine.meta)
                     self._worlds.append_in(txn, SYSTEM_WORLD, [Entry(THROTTLE_DELETED, b"", [key])])
                     txn.answered(None)
             engine.buckets.damaged.pop(key, None)
