@@ -66,7 +66,9 @@ class Enqueuer:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._shapes: dict[tuple[int, str, int, int], _Shape] = {}
+        #: By queue, priority and weight, then by fairness key.
+        self._shapes: dict[tuple[int, int, int], dict[str, _Shape]] = {}
+        self._shape_count = 0
 
     def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
         with self._engine.lock, self._engine.transaction() as txn:
@@ -93,7 +95,7 @@ class Enqueuer:
         compress_over = q.settings.compress_over_bytes
         over_bytes = MAX_PAYLOAD_BYTES if compress_over is None else compress_over
         head = tail = key_prefix = value = b""
-        shapes, qid = self._shapes, q.qid
+        shapes: dict[str, _Shape] = {}
         rows: list[Row] = []
         for m in messages:
             try:
@@ -112,9 +114,9 @@ class Enqueuer:
                     m.fairness_key is not fairness_key or m.priority is not priority or m.weight is not weight
                 ):
                     same = m.priority is priority and m.weight is weight and type(m.fairness_key) is str
-                    shape = shapes.get((qid, m.fairness_key, priority, weight)) if same else None
+                    shape = shapes.get(m.fairness_key) if same else None
                     if shape is None:
-                        shape = self._shape(q, m)
+                        shapes, shape = self._shape(q, m)
                         head = before_order(m.priority, m.weight, txn.now_ns)
                     fairness_key, priority, weight = m.fairness_key, m.priority, m.weight
                     lane, tail, key_prefix, value = shape
@@ -144,24 +146,28 @@ class Enqueuer:
             self._count(txn, q, ids, lanes, rest)
         return results
 
-    def _shape(self, q: QueueState, m: NewMessage) -> _Shape:
-        """What a plain message shares with others of its kind; refuses one that is not valid."""
+    def _shape(self, q: QueueState, m: NewMessage) -> tuple[dict[str, _Shape], _Shape]:
+        """What a plain message shares with others of its kind, and others' that differ by their keys alone.
+
+        Refuses one that is not valid.
+        """
         if type(m.fairness_key) is not str or type(m.priority) is not int or type(m.weight) is not int:
             self._check(q, m)
-        kind = (q.qid, m.fairness_key, m.priority, m.weight)
-        shape = self._shapes.get(kind)
+        shapes = self._shapes.setdefault((q.qid, m.priority, m.weight), {})
+        shape = shapes.get(m.fairness_key)
         if shape is None:
             self._check(q, m)
-            if len(self._shapes) >= SHAPES_KEPT:
-                self._shapes.clear()
             lane = q.lane(m.priority, m.fairness_key, ())
-            shape = self._shapes[kind] = (
+            shape = shapes[m.fairness_key] = (
                 lane,
                 after_order(encode_variable((m.fairness_key, {}, (), None))),
                 q.prefix + lane,
                 encode_ready(m.weight, 0, 0, has_row=False),
             )
-        return shape
+            self._shape_count += 1
+            if self._shape_count >= SHAPES_KEPT:
+                self._shapes, self._shape_count = {}, 0
+        return shapes, shape
 
     def _tail(self, m: NewMessage) -> bytes:
         check_headers(m.headers)

@@ -143,7 +143,7 @@ class Lanes:
 
     def add_all(self, txn: Transaction, rows_of: dict[bytes, list[Row]]) -> None:
         """Rows of many lanes, each behind all that its lane has: most lanes are known, and wholly cached."""
-        known, room = self._lanes.get, self._lane_capacity()
+        known, room, nowhere = self._lanes.get, self._lane_capacity(), Place.NOWHERE
         for lane_bytes, rows in rows_of.items():
             lane = known(lane_bytes)
             if lane is None or not lane.complete or not rows or len(lane.rows) + len(rows) > room:
@@ -152,8 +152,8 @@ class Lanes:
                 continue
             if not lane.rows:
                 self._note_age(lane)
-            self._extend(lane, rows)
-            if lane.place == Place.NOWHERE:
+            lane.rows += rows
+            if lane.place == nowhere:
                 self._enlist(lane)
 
     def add(self, txn: Transaction, lane_bytes: bytes, rows: list[Row]) -> None:

@@ -346,14 +346,16 @@ class ReadyIndex:
         self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, Row]]
     ) -> None:
         """Turns of keys with one lane that has rows and needs no tokens, as most have; up to another one."""
+        hint_every, from_bytes = lanes.HINT_EVERY, int.from_bytes
         while count > 0 and ring:
             turn = ring[0]
             lane = turn.lane
             if lane is None or not lane.rows or lane.claims or turn.undiscovered_from is not None:
                 return
             txn.changed = True
-            rows, at = lane.rows, lane.at
-            credit = turn.credit if turn.credit > 0 else _weight(rows[at])
+            rows, at, credit = lane.rows, lane.at, turn.credit
+            if credit <= 0:
+                credit = from_bytes(rows[at][1][2:4], "big")
             share = 1
             if credit == 1 < len(ring) or count == 1:
                 out.append((lane, rows[at]))
@@ -364,7 +366,7 @@ class ReadyIndex:
             turn.credit = credit - share
             turn.served += share
             lane.taken += share
-            if lane.taken >= lanes.HINT_EVERY:
+            if lane.taken >= hint_every:
                 self._lanes.write_hint_after(txn, lane, rows[at + share - 1][0])
             if at + share < len(rows):
                 lane.at = at + share
