@@ -364,6 +364,50 @@ def test_a_store_that_has_stopped_is_opened_again_by_another(tmp_path: Path) -> 
             assert "the disk failed" in str(owner.health().reasons)
 
 
+def test_after_a_full_disk_any_process_can_go_on_once_there_is_room(tmp_path: Path) -> None:
+    with process(NO_ROOM, tmp_path / "store") as owner:
+        line(owner)
+        with penstock.open(tmp_path / "store") as ps:
+            q = ps.queue("q")
+            q.enqueue(b"before")
+            tell(owner)
+            assert line(owner) == "no room"
+            with pytest.raises(penstock.StorageFull):
+                q.enqueue(b"in vain")
+            assert q.length() == 1
+            tell(owner)
+            assert line(owner) == "room"
+            within_patience(lambda: persistently(lambda: q.enqueue(b"after")))
+            assert {d.payload for d in q.lease(10)} == {b"before", b"after"}
+            assert ps.info().default.attached_to is None
+            assert ps.check().ok
+
+
+def persistently(call: Callable[[], Any]) -> Any:
+    """As a caller would that knows which errors to try again after."""
+    while True:
+        try:
+            return call()
+        except StorageError:
+            threading.Event().wait(0.05)
+
+
+NO_ROOM = """
+import resource, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+ps = penstock.open(sys.argv[1])
+ps.create_queue("q")
+print("open", flush=True)
+sys.stdin.readline()
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+print("no room", flush=True)
+sys.stdin.readline()
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print("room", flush=True)
+sys.stdin.readline()
+"""
+
+
 STOPPED = """
 def fail():
     raise penstock.StorageError("the disk failed")
@@ -411,6 +455,27 @@ def test_an_owner_that_does_not_answer_is_not_waited_for_for_ever(
             within_patience(lambda: penstock.open(tmp_path / "store"))
         owner.send_signal(signal.SIGCONT)
         penstock.open(tmp_path / "store").close()
+
+
+def test_a_crowd_before_an_owner_that_lets_nobody_in_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.backends.attached.place.PATIENCE_S", 1.0)
+    monkeypatch.setattr("penstock.backends.sharing.PATIENCE_S", 1.0)
+    with process(IDLE_OWNER, tmp_path / "store") as owner, ExitStack() as crowd:
+        line(owner)
+        owner.send_signal(signal.SIGSTOP)
+        until(lambda: Path(f"/proc/{owner.pid}/stat").read_text().rpartition(") ")[2].startswith("T"))
+        waits = 0
+        while not waits:
+            visitor = crowd.enter_context(socket.socket(socket.AF_UNIX))
+            visitor.setblocking(False)
+            waits = visitor.connect_ex(str(tmp_path / "store" / SOCKET_NAME))
+        with pytest.raises(StoreLocked, match="does not answer"):
+            within_patience(lambda: penstock.open(tmp_path / "store"))
+        owner.send_signal(signal.SIGCONT)
+        crowd.close()
+        within_patience(lambda: penstock.open(tmp_path / "store")).close()
 
 
 def test_where_nobody_can_be_let_in_the_store_is_not_kept(

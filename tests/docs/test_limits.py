@@ -10,7 +10,6 @@ import pytest
 import penstock
 from penstock import InvalidConfig, ManualClock, Penstock, StoreLocked, Unsupported
 from penstock.backends import sharing
-from penstock.backends.embedded.admin import _NOT_YET
 from penstock.backends.embedded.checking.folding import EVENTS_PER_PART
 from penstock.backends.embedded.keys import SPACES
 from penstock.backends.embedded.reads import ROWS_PER_FILTERED_ITEM
@@ -24,14 +23,6 @@ PAGE = DOCS / "limits.md"
 def ps() -> Any:
     with penstock.open("memory:", clock=ManualClock()) as opened:
         yield opened
-
-
-@pytest.mark.parametrize("setting", _NOT_YET)
-def test_settings_without_machinery_are_refused_by_name_and_listed(setting: str, ps: Penstock) -> None:
-    assert f"`{setting}`" in section(PAGE, "Not there yet")
-    value: Any = "x" if setting.startswith("on_") else 5
-    with pytest.raises(InvalidConfig, match=setting):
-        ps.create_queue("q", **{setting: value})
 
 
 @pytest.mark.parametrize(

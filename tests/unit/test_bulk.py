@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock import NewMessage, QueueNotFound
+from penstock import NewMessage, QueueNotFound, StorageError
 from penstock.backends.embedded.bulk import SLICE, Bulk, Work
 from penstock.backends.embedded.keys import SPACES
 from penstock.kv.base import Row
@@ -35,6 +35,30 @@ def test_a_move_whose_queue_is_deleted_between_two_slices_answers_for_every_id(
     assert isinstance(outcomes[SLICE].error, QueueNotFound)
     assert target.length() == SLICE
     system.sweep()
+    assert system.problems() == []
+
+
+@pytest.mark.parametrize("slices", [0, 1])
+def test_a_long_job_that_fails_before_it_has_done_anything_is_withdrawn(
+    monkeypatch: pytest.MonkeyPatch, slices: int
+) -> None:
+    system = MemorySystem()
+    q = system.create("q")
+    q.enqueue_many([NewMessage()] * (2 * SLICE))
+    step, steps = Bulk._slice, []
+
+    def fail(self: Bulk, work: Work) -> bool:
+        steps.append(1)
+        if len(steps) > slices:
+            raise StorageError("the disk failed")
+        return step(self, work)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Bulk, "_slice", fail)
+        with pytest.raises(StorageError):
+            q.purge()
+    system.sweep()
+    assert q.length() == (0 if slices else 2 * SLICE)
     assert system.problems() == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from threading import Condition
 import pytest
 
 from penstock.clock import SystemClock
+from penstock.errors import StorageFull
+from penstock.kv.damage import keep_tables
 from penstock.kv.losses import NOTES
 from penstock.kv.rocksdb import RocksStore
 from penstock.kv.wal import SET_ASIDE
@@ -72,6 +75,45 @@ def test_the_first_call_to_a_store_with_a_broken_table_may_be_to_write_the_space
     kept = {path.name for path in (tmp_path / SET_ASIDE).glob("*.sst")}
     assert kept >= {path.name for path in old} - ({old[victim].name} if how == "missing" else set())
     assert not (tmp_path / "scratch").exists()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_file_system_without_second_names_for_files_will_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    for prefix in "xyz":
+        add_tables(tmp_path, prefix, "a")
+    old = tables(tmp_path, "a")
+    damage(old[0], "half")
+    monkeypatch.setattr("os.link", refused)
+    if again:  # Killed before: some are kept already.
+        keep_tables(str(tmp_path), [path.name for path in old[:2]])
+    store = RocksStore.open(tmp_path, SPACES)
+    assert counts(store)["a"] == 2 * ROWS
+    store.close()
+    assert {path.name for path in (tmp_path / SET_ASIDE).glob("*.sst*")} == {path.name for path in old}
+
+
+def test_no_room_for_a_space_that_is_written_anew_leaves_the_old_one_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    add_tables(tmp_path, "x", "a")
+    store = RocksStore.open(tmp_path, SPACES)
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.kv.rocksdb.keep_tables", refused)
+        with pytest.raises(StorageFull):
+            store.salvage("a", nothing)
+    assert not list(tmp_path.glob("*.unfinished"))
+    put(store, "a", "y")
+    store.salvage("a", nothing)
+    assert counts(store)["a"] == 2 * ROWS
+    store.close()
 
 
 def test_a_broken_table_does_not_hide_another(tmp_path: Path) -> None:

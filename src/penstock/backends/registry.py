@@ -76,16 +76,9 @@ def naming(source: str, key: str) -> Iterator[None]:
 
 def check_config(config: Config) -> None:
     """Refuse what cannot be used, whatever the stores hold. Nothing is opened."""
-    from penstock.backends.embedded.admin import refuse_unavailable
-
-    backends = config.all_backends()
-    for name, settings in backends.items():
+    for name, settings in config.all_backends().items():
         with naming(config.source, _key(name)):
             factory_of(settings)
-    for queue in config.queues.values():
-        if isinstance(backends[queue.backend], StorageSettings):
-            with naming(config.source, "queues"):
-                refuse_unavailable(queue.settings, "embedded")
 
 
 def check_keys(config: Config) -> None:

@@ -126,6 +126,10 @@ class Store(Reader, Protocol):
         """What could not be read since the store was opened, each with where, and what was lost."""
         ...
 
+    def witness(self) -> None:
+        """Write down what there is, so that a later opening notices what is not there any more; cheap."""
+        ...
+
     def approximate_size(self) -> int:
         """Bytes that the store occupies, roughly; cheap."""
         ...

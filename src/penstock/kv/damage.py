@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import filecmp
 import logging
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -102,10 +104,20 @@ def _link(path: Path, lost: Path) -> None:
     for name in (path.name, *(f"{path.name}.{n}" for n in range(2, 1000))):
         kept = lost / name
         if not kept.exists():
-            os.link(path, kept)
+            second_name(path, kept)
             return
-        if kept.samefile(path):
+        if kept.samefile(path) or filecmp.cmp(kept, path, shallow=False):
             return
+
+
+def second_name(path: Path, other: Path) -> None:
+    """Or a copy, on a file system without such names."""
+    try:
+        os.link(path, other)
+    except (FileNotFoundError, FileExistsError):
+        raise
+    except OSError:
+        shutil.copy2(path, other)
 
 
 def pending_table(folder: str, space: str) -> Path:

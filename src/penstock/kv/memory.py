@@ -361,6 +361,9 @@ class MemoryStore(_MemoryReader):
     def damage(self) -> list[str]:
         return []
 
+    def witness(self) -> None:
+        pass
+
     def approximate_size(self) -> int:
         return sum(space.size_bytes for space in self._open_spaces().values())
 

@@ -44,6 +44,7 @@ from penstock.kv.pinned import RocksSnapshot
 from penstock.kv.scratch import tables_alone
 from penstock.kv.tuning import CACHE_CAPACITY_BYTES, PROFILES, Mode
 from penstock.kv.wal import SET_ASIDE, mend_logs
+from penstock.kv.witness import Witness
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -78,6 +79,7 @@ class RocksStore:
         #: Tables in which something could not be read, and what.
         self._damaged: dict[str, str] = {}
         self._losses = Losses(path)
+        self._witness: Witness | None = None  # of a store that may be written
         self._known_failures = 0
         self._compacting = Lock()
         self._snapshots: WeakSet[RocksSnapshot] = WeakSet()
@@ -107,6 +109,8 @@ class RocksStore:
         """
         driver, folder = _driver(), os.fspath(path)
         prepare_folder(folder, read_only=read_only)
+        witness = Witness(folder)
+        witness.verify()
         if not read_only:
             mend_logs(folder)
         cache = driver.Cache(cache_capacity_bytes)
@@ -116,6 +120,8 @@ class RocksStore:
                 return cls(folder, opening.read_only(), spaces)
             store = cls(folder, opening.writable(spaces), spaces, opening.family)
             store._mend()
+            store._witness = witness
+            store.witness()
             return store
         except Exception as error:
             raise translated(error, folder) from error
@@ -317,6 +323,10 @@ class RocksStore:
             keep_tables(self._path, self._tables(name))
             self._losses.add(lost)
             take_place(unfinished, pending)
+        except Exception as error:
+            unfinished.unlink(missing_ok=True)
+            raise self._failure(error) from error
+        try:
             self._replace(name, pending)
         except Exception as error:
             raise self._write_failure(error) from error
@@ -410,6 +420,11 @@ class RocksStore:
             database.cancel_all_background(True)
             with self._compacting:  # One that runs has been told to stop; it keeps the database open.
                 pass
+            self.witness()
+
+    def witness(self) -> None:
+        if self._witness is not None:
+            self._witness.note()
 
     def _check_open(self) -> None:
         if self._database is None:

@@ -7,13 +7,13 @@ know what to do with: so it is done to second names of the sound tables, elsewhe
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from penstock.kv.damage import second_name
 from penstock.kv.wal import SET_ASIDE
 
 _SCRATCH = "scratch"
@@ -44,5 +44,5 @@ def _link_all(folder: str, scratch: Path, current: Callable[[], Iterable[str]]) 
         scratch.mkdir()
         for name in names:
             with suppress(FileNotFoundError):
-                os.link(Path(folder, name), scratch / name)
+                second_name(Path(folder, name), scratch / name)
         linked = names

@@ -184,6 +184,9 @@ class SealedStore(_SealedReader):
     def damage(self) -> list[str]:
         return self._store.damage()
 
+    def witness(self) -> None:
+        self._store.witness()
+
     def approximate_size(self) -> int:
         return self._store.approximate_size()
 

@@ -40,6 +40,7 @@ from penstock.testing.state_suite import StateSuite
 from penstock.testing.stats_suite import StatsSuite
 from penstock.testing.sweep_suite import SweepSuite
 from penstock.testing.thread_suite import ThreadSuite
+from penstock.testing.throttle_limit_suite import ThrottleLimitSuite
 from penstock.testing.throttle_suite import ThrottleSuite
 from penstock.testing.time_suite import TimeSuite
 from penstock.testing.transition_suite import TransitionSuite
@@ -68,6 +69,7 @@ class BackendSuite(
     PrioritySuite,
     FairnessSuite,
     ThrottleSuite,
+    ThrottleLimitSuite,
     ConcurrencySuite,
     KeySuite,
     FifoSuite,

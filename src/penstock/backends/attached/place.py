@@ -7,6 +7,7 @@ import fcntl
 import os
 import select
 import socket
+import struct
 import threading
 import weakref
 from collections.abc import Iterator
@@ -118,12 +119,19 @@ def _new_socket() -> socket.socket:
     return made
 
 
+def _set_patience(peer: socket.socket, seconds: float) -> None:
+    """How long connecting waits behind others that are not let in: a time limit would not wait at all."""
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), 0))
+
+
 def connect(folder: str) -> socket.socket:
-    """A connection to the folder's owner; `OSError` where nobody listens."""
+    """A connection to the folder's owner; `OSError` where nobody listens, or nobody is let in."""
     peer = _new_socket()
     try:
         with _address(folder, SOCKET_NAME) as address:
+            _set_patience(peer, PATIENCE_S)
             peer.connect(address)
+        _set_patience(peer, 0)
     except BaseException:
         peer.close()
         raise

@@ -21,10 +21,6 @@ from penstock.settings import QueueSettings, queue_settings
 
 T = TypeVar("T")
 
-#: Settings whose machinery this version does not have: refused, never ignored.
-_NOT_YET: tuple[str, ...] = ()
-
-
 #: Before the number of a queue in the flags of a system entry: what a lost row is made anew from.
 NUMBER_FLAG = "number:"
 
@@ -52,10 +48,9 @@ def decode_queue(raw: bytes) -> QueueRow:
 class Admin:
     """The set of queues of one store."""
 
-    def __init__(self, engine: Engine, worlds: Worlds, backend: str) -> None:
+    def __init__(self, engine: Engine, worlds: Worlds) -> None:
         self._engine = engine
         self._worlds = worlds
-        self._backend = backend
 
     def load(self) -> None:
         """Read every queue's settings; their numbers are read when they are first used.
@@ -186,7 +181,6 @@ class Admin:
     # -- steps ----------------------------------------------------------------------------------
 
     def _check(self, settings: QueueSettings, names: Container[str]) -> None:
-        refuse_unavailable(settings, self._backend)
         if settings.dead_letter is not None and settings.dead_letter not in names:
             raise InvalidConfig(
                 f"queue {settings.name!r}: dead_letter {settings.dead_letter!r} does not exist on this "
@@ -231,14 +225,6 @@ class Admin:
         q = self._engine.queues.pop(name)
         del self._engine.by_qid[q.qid]
         q.arrived.notify_all()
-
-
-def refuse_unavailable(settings: QueueSettings, backend: str) -> None:
-    for key in _NOT_YET:
-        if getattr(settings, key) is not None:
-            raise InvalidConfig(
-                f"queue {settings.name!r}: {key} is not available on {backend} in this version; leave it out"
-            )
 
 
 def _unique(wanted: Iterable[QueueSettings]) -> dict[str, QueueSettings]:

@@ -102,7 +102,7 @@ class EmbeddedBackend:
         )
         self._engine = Engine(kv, clock or SystemClock(), rng or random.Random(), durability)
         self._worlds = Worlds(self._engine)
-        self._admin = Admin(self._engine, self._worlds, self.name)
+        self._admin = Admin(self._engine, self._worlds)
         self._admin.load()
         self._enqueuer = Enqueuer(self._engine)
         self._state = UserState(self._engine)

@@ -43,6 +43,7 @@ from penstock.errors import (
     PenstockError,
     QueueNotFound,
     StorageCorrupt,
+    StorageError,
     as_answer,
     is_of_the_store,
 )
@@ -238,6 +239,7 @@ class Bulk:
         return work.done
 
     def _run(self, work: Work, long: bool) -> None:
+        begun = False
         try:
             if long:
                 with self._engine.lock, self._engine.transaction() as txn:
@@ -245,10 +247,20 @@ class Bulk:
                     self._running.add(work.number)
                     txn.put(_job_key(work.number), packed(work.job), self._engine.meta)
             while not self._slice(work):
-                pass
+                begun = True
+        except Exception:
+            if work.number is not None and not begun:
+                self._withdraw(work.number)
+            raise
         finally:
             if work.number is not None:
                 self._running.discard(work.number)
+
+    def _withdraw(self, number: int) -> None:
+        """A job of which nothing is done: its caller hears of an error, so nothing may come of it later."""
+        with contextlib.suppress(StorageError), self._engine.lock, self._engine.transaction() as txn:
+            txn.changed = True
+            txn.delete(_job_key(number), self._engine.meta)
 
     def _slice(self, work: Work) -> bool:
         """One atomic step; True when the job is done."""

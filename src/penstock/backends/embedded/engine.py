@@ -381,8 +381,11 @@ class Transaction:
             engine.kv.write(self.batch)
         except BaseException as error:
             engine.writes += 1  # An interrupt may have come after the write.
-            engine.write_failure = error
+            failed_before, engine.write_failure = engine.write_failure, error
             self.undo()
+            if failed_before is not None and type(error) is StorageError:
+                # A store that could not write refuses to from then on: it is for the next to open it.
+                engine.stop(error)
             raise
         engine.writes += 1
         engine.open_transaction = engine.write_failure = None

@@ -43,6 +43,7 @@ def _sweep(backend: Tidied) -> None:
     # As long as there is plenty to do, on and on: each slice lets callers in between.
     while backend.upkeep.tidy(SLICES_PER_SWEEP) >= SLICES_PER_SWEEP and not backend.closed.is_set():
         pass
+    backend.engine.kv.witness()
 
 
 class _Regularly(threading.Thread):
