@@ -110,15 +110,13 @@ class Enqueuer:
                     and m.dedup_id is None
                     and m.id is None
                 )
-                if plain and (
-                    m.fairness_key is not fairness_key or m.priority is not priority or m.weight is not weight
-                ):
-                    same = m.priority is priority and m.weight is weight and type(m.fairness_key) is str
-                    shape = shapes.get(m.fairness_key) if same else None
+                given, same = m.fairness_key, m.priority is priority and m.weight is weight
+                if plain and not (given is fairness_key and same):
+                    shape = shapes.get(given) if same and type(given) is str else None
                     if shape is None:
                         shapes, shape = self._shape(q, m)
                         head = before_order(m.priority, m.weight, txn.now_ns)
-                    fairness_key, priority, weight = m.fairness_key, m.priority, m.weight
+                    fairness_key, priority, weight = given, m.priority, m.weight
                     lane, tail, key_prefix, value = shape
                     rows = lanes.get(lane) or lanes.setdefault(lane, [])
                 low_raw, order_raw = low.to_bytes(6, "big"), order_ns.to_bytes(8, "big")

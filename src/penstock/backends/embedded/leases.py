@@ -132,7 +132,7 @@ def _grant(
     seq = q.counters.next_seq
     granted: list[_Granted] = []
     expired: list[bytes] = []
-    lane, tail, tails = None, b"", dict[Lane, bytes]()
+    lane, tail = None, b""
     consumer_part = len(consumer_raw).to_bytes(2, "big") + bytes(4)
     for (its_lane, (key, value)), body in zip(taken, bodies, strict=True):
         raw_id, attempt, expires_at_ns = key[-16:], 1, 0
@@ -148,10 +148,7 @@ def _grant(
                 continue
         if its_lane is not lane:
             lane = its_lane
-            tail = tails.get(lane, b"")
-            if not tail:
-                tail = len(lane.lane).to_bytes(2, "big") + consumer_part + lane.lane + consumer_raw
-                tails[lane] = tail
+            tail = len(lane.lane).to_bytes(2, "big") + consumer_part + lane.lane + consumer_raw
         # Order, expiry and weight are the ready row's own bytes.
         row = pack(ROW_VERSION, attempt, seq) + span + key[-24:-16] + value[8:16] + value[2:4] + tail
         put(state_prefix + raw_id, row, state_space)

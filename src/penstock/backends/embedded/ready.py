@@ -346,7 +346,10 @@ class ReadyIndex:
         self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, Row]]
     ) -> None:
         """Turns of keys with one lane that has rows and needs no tokens, as most have; up to another one."""
-        hint_every, from_bytes = lanes.HINT_EVERY, int.from_bytes
+        hint_every, from_bytes, append = lanes.HINT_EVERY, int.from_bytes, out.append
+        several = len(ring) > 1
+        # Rows that were enqueued alike have the same object for a value.
+        known, weight = b"", 1
         while count > 0 and ring:
             turn = ring[0]
             lane = turn.lane
@@ -354,22 +357,28 @@ class ReadyIndex:
                 return
             txn.changed = True
             rows, at, credit = lane.rows, lane.at, turn.credit
+            row = rows[at]
             if credit <= 0:
-                credit = from_bytes(rows[at][1][2:4], "big")
-            share = 1
-            if credit == 1 < len(ring) or count == 1:
-                out.append((lane, rows[at]))
+                value = row[1]
+                if value is not known:
+                    known, weight = value, from_bytes(value[2:4], "big")
+                credit = weight
+            if (credit == 1 and several) or count == 1:
+                share = 1
+                append((lane, row))
             else:
-                share = min(count, len(rows) - at, credit if len(ring) > 1 else count)
+                share = min(count, len(rows) - at, credit if several else count)
                 out += [(lane, row) for row in rows[at : at + share]]
+                row = out[-1][1]
             count -= share
             turn.credit = credit - share
             turn.served += share
             lane.taken += share
             if lane.taken >= hint_every:
-                self._lanes.write_hint_after(txn, lane, rows[at + share - 1][0])
-            if at + share < len(rows):
-                lane.at = at + share
+                self._lanes.write_hint_after(txn, lane, row[0])
+            at += share
+            if at < len(rows):
+                lane.at = at
             else:
                 lane.at = 0
                 rows.clear()
@@ -377,6 +386,7 @@ class ReadyIndex:
                     turn.lane, lane.place = None, Place.NOWHERE
                     self._rests += 1
                     self._unlist(turn)
+                    several = len(ring) > 1
                     continue
             if credit <= share:
                 ring.rotate(-1)
