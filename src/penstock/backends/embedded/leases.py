@@ -125,18 +125,18 @@ def _grant(
     consumer: str,
 ) -> list[_Granted]:
     """Turn ready rows into leased ones; what is past its ttl is removed instead."""
-    put, delete, ready_space, state_space = txn.put, txn.delete, txn.engine.ready, txn.engine.state
+    delete, state_space = txn.delete, txn.engine.state
     state_prefix = keys.state_prefix(q.qid, StateCode.LEASED)
     span, consumer_raw = since_until(txn.now_ns, until_ns), consumer.encode()
     pack, from_bytes = LEASED_HEAD.pack, int.from_bytes
     seq = q.counters.next_seq
     granted: list[_Granted] = []
+    rows: list[Row] = []
     expired: list[bytes] = []
     lane, tail = None, b""
     consumer_part = len(consumer_raw).to_bytes(2, "big") + bytes(4)
     for (its_lane, (key, value)), body in zip(taken, bodies, strict=True):
         raw_id, attempt, expires_at_ns = key[-16:], 1, 0
-        delete(key, ready_space)
         if value[1]:
             delete(keys.state(q.qid, StateCode.READY, raw_id), state_space)
             attempt = from_bytes(value[4:8], "big") + 1
@@ -151,9 +151,14 @@ def _grant(
             tail = len(lane.lane).to_bytes(2, "big") + consumer_part + lane.lane + consumer_raw
         # Order, expiry and weight are the ready row's own bytes.
         row = pack(ROW_VERSION, attempt, seq) + span + key[-24:-16] + value[8:16] + value[2:4] + tail
-        put(state_prefix + raw_id, row, state_space)
+        rows.append((state_prefix + raw_id, row))
         granted.append(_Granted(raw_id, seq, attempt, expires_at_ns, body))
         seq += 1
+    # In order of their keys, which the engine takes in faster.
+    for key in sorted([key for _, (key, _) in taken]):
+        delete(key, txn.engine.ready)
+    for key, row in sorted(rows):
+        txn.put(key, row, state_space)
     q.counters.counts[StateCode.READY] -= len(taken)
     # A place in line is the time from which on the message stood in it.
     orders = b"".join([key[-24:-16] for _, (key, _) in taken])
@@ -161,7 +166,7 @@ def _grant(
     if granted:
         ids = [one.raw_id for one in granted]
         q.counters.counts[StateCode.LEASED] += len(ids)
-        txn.put_due(Due.LEASE, until_ns, q.qid, ids)
+        txn.put_due(Due.LEASE, until_ns, q.qid, sorted(ids))
         txn.record(q, Kind.LEASED, ids, _column([one.attempt for one in granted]), until_ns, consumer)
     if expired:
         _expire_taken(txn, q, taken, set(expired))
@@ -243,7 +248,7 @@ def _read_bodies(engine: Engine, q: QueueState, ids: list[bytes]) -> list[bytes 
         return engine.kv.get_many(sought, engine.messages)
     found = _neighbours(engine, sought)
     if len(found) < len(sought):
-        missing = [key for key in sought if key not in found]
+        missing = sorted([key for key in sought if key not in found])
         found.update(zip(missing, engine.kv.get_many(missing, engine.messages), strict=True))
     return [found[key] for key in sought]
 
@@ -297,7 +302,7 @@ def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcom
     state_space, due_space = engine.state, engine.due
     lease_kind = bytes((Due.LEASE,))
     ids = [raw_id for _, raw_id, _ in held]
-    for _, raw_id, raw in held:
+    for raw_id, raw in sorted([(raw_id, raw) for _, raw_id, raw in held]):
         delete(prefix + raw_id, state_space)
         # The lease's end, as the row has it, is the due row's time.
         delete(lease_kind + raw[21:29] + q.prefix + raw_id, due_space)

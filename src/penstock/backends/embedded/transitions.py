@@ -82,7 +82,7 @@ def drop_bodies(txn: Transaction, q: QueueState, raw_ids: list[bytes], first_seq
     """
     engine, prefix = txn.engine, q.prefix
     if not q.required:
-        for raw_id in raw_ids:
+        for raw_id in sorted(raw_ids):
             txn.delete(prefix + raw_id, engine.messages)
         return
     for seq, raw_id in enumerate(raw_ids, start=first_seq):
