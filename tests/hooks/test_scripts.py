@@ -16,7 +16,8 @@ from penstock.config import HookSettings
 from penstock.hooks import child
 from penstock.hooks.scripts import Refused, Scripts, Verdict
 from penstock.hooks.wire import KINDS
-from tests.hooks.running import enqueued, failure, on_enqueue, on_failure, refused, running
+from tests.hooks.hostile import filled
+from tests.hooks.running import enqueued, failure, helper_of, on_enqueue, on_failure, refused, running
 
 #: Shows the script's message in a header.
 TELL = """
@@ -330,6 +331,21 @@ def test_the_largest_message_there_can_be_goes_through(scripts: Scripts) -> None
         scripts, on_enqueue("message.weight = 2"), NewMessage(bytes(65_536), headers, "k" * 1024)
     )
     assert (found.weight, found.headers) == (2, headers)
+
+
+@pytest.mark.parametrize(
+    "leaves", [filled("message.headers"), "local function f() return 1 + f() end pcall(f)"]
+)
+def test_what_a_call_leaves_in_memory_is_not_the_next_ones(leaves: str) -> None:
+    """Large messages behind those that fill all there is: each has the whole limit to itself."""
+    script = on_enqueue(f"if message.payload == 'evil' then {leaves} error('full') end")
+    evil, good = NewMessage(b"evil", {"a": "b"}), NewMessage(b"g" * 60_000, {"c": "d" * 60_000})
+    with running(HookSettings(time_limit_ms=1000)) as scripts:
+        errors = refused(scripts, script, evil, good, evil, good)
+        assert [error and str(error).rpartition(": ")[2] for error in errors] == ["full", None] * 2
+        pid = helper_of(scripts)
+        assert refused(scripts, script, good) == [None]
+        assert helper_of(scripts) == pid
 
 
 def test_limits_can_be_set() -> None:

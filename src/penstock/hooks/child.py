@@ -73,10 +73,10 @@ class Line:
 
 
 class Script(NamedTuple):
-    """A script that was loaded. `call` takes a packed message and the time, and gives an encoded answer."""
+    """A script that was loaded. `call` takes the size of the next message and the time; gives its answer."""
 
     hook: bytes
-    call: Callable[[bytes | None, float], bytes]
+    call: Callable[[int | None, float], bytes]
 
 
 class Child:
@@ -90,8 +90,10 @@ class Child:
         self._memory_bytes = memory_bytes
         self._scripts: dict[int, Script] = {}
         self._batch = 0
-        #: State values that scripts have asked for in this batch.
+        #: State values that scripts have asked for in this batch, or what is wrong with them.
         self._known: dict[bytes, tuple[bytes | None, bytes | None]] = {}
+        #: What the script has next, once it has room for it: a message, or one of those values.
+        self._next: tuple[bytes | None, bytes | None] = None, None
 
     def serve(self) -> None:
         while True:
@@ -128,7 +130,7 @@ class Child:
         )
         # Nothing has a limit before one is set: the script's own text has the same as its calls.
         lua.set_max_memory(lua.get_memory_used() + self._memory_bytes + 2 * len(self._sandbox))
-        arguments = (hook, source, queue, self._limit_ms, self._memory_bytes >> 10, self._ask)
+        arguments = (hook, source, queue, self._limit_ms, self._memory_bytes >> 10, self._ask, self._take)
         made = lua.execute(self._sandbox, *arguments)
         if isinstance(made, tuple):
             return _answer(FAILED, bytes(made[1])[:500])
@@ -166,7 +168,8 @@ class Child:
         answers: list[bytes] = []
         size, before_s = 0, began_s
         for message in messages:
-            answer = call(message, now_s)
+            self._next = message, None
+            answer = call(len(message), now_s)
             after_s = time.monotonic()
             if after_s - before_s > limit_s and answer[:2] != _STOPPED_ANSWER:
                 # It was late in a library function, unless the machine was: what others had in this slice is
@@ -188,8 +191,11 @@ class Child:
     def _disarm(self) -> None:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
-    def _ask(self, key: bytes) -> tuple[bytes | None, bytes | None]:
-        """(value, problem). The time that the parent takes is not the script's: it is not processor time."""
+    def _ask(self, key: bytes) -> int | None:
+        """How large a value is, or what is to be said instead; None if there is none.
+
+        The time that the parent takes is not the script's: it is not processor time.
+        """
         if key not in self._known:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
@@ -200,7 +206,12 @@ class Child:
                 os._exit(1)
             value = frame[1:] if frame[:1] == VALUE else None
             self._known[key] = value, frame[1:] if frame[:1] == BAD_KEY else None
-        return self._known[key]
+        self._next = value, problem = self._known[key]
+        return None if value is problem is None else len(value or problem or b"")
+
+    def _take(self) -> tuple[bytes | None, bytes | None]:
+        """(value, problem)"""
+        return self._next
 
 
 def _parts(body: bytes, at: int, count: int) -> list[bytes]:
