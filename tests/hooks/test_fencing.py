@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,11 +14,12 @@ from typing import Any, cast
 import pytest
 
 import penstock
-from penstock import ManualClock, NewMessage, Penstock, Queue, StorageFull
+from penstock import ManualClock, NewMessage, Penstock, Queue, QueueSettings, StorageFull
 from penstock.backends.embedded import failures, opening, sweep
 from penstock.backends.embedded.backend import EmbeddedBackend
 from penstock.backends.embedded.keys import SPACES
 from penstock.codec.answer import decoder
+from penstock.hooks.scripts import Script
 from penstock.kv.memory import Faults, MemoryStore
 from penstock.message import EnqueueResult
 from penstock.testing.folding import prove_journal
@@ -264,21 +268,37 @@ def test_the_answer_of_a_call_that_is_made_again_has_the_refusals_too() -> None:
         assert q.length() == 1
 
 
-def test_a_forked_process_does_not_use_its_parents_helper() -> None:
-    import os
+FORKED: dict[str, Callable[[Penstock], object]] = {
+    "enqueue": lambda ps: ps.queue("q").enqueue(b""),
+    "create_queue": lambda ps: ps.create_queue("other", on_enqueue=NOTHING),
+    "update_queue": lambda ps: ps.update_queue("q", on_enqueue=NOTHING + " "),
+    "replace_queues": lambda ps: ps._default.replace_queues([QueueSettings(name="q", on_failure=DROPS)]),
+    "the helper itself": lambda ps: cast(Any, ps._default)._hooking.scripts.check(Script("q", *HOOK)),
+}
+NOTHING = "function on_enqueue() end"
+HOOK = ("on_enqueue", NOTHING)
 
+
+@pytest.mark.parametrize("call", FORKED)
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_forked_process_does_not_use_its_parents_helper(call: str, busy: bool) -> None:
+    """Nor does it wait for the turn of a thread of its parent's, which it does not have."""
     with penstock.open("memory:") as ps:
-        q = ps.create_queue("q", on_enqueue="function on_enqueue() end")
-        pid = os.fork()
-        if pid == 0:
-            try:
-                q.enqueue(b"")
-            except penstock.StorageError:
-                os._exit(7)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        q = ps.create_queue("q", on_enqueue=NOTHING)
+        pool = cast(Any, ps._default)._hooking.scripts.pool
+        helper = pool.pid
+        with pool._lock if busy else contextlib.nullcontext():
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(20)
+                try:
+                    FORKED[call](ps)
+                except penstock.StorageError:
+                    os._exit(7)
+                os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
         q.enqueue(b"")
-        assert q.length() == 1
+        assert (q.length(), pool.pid) == (1, helper)
 
 
 def closed_while(ps: Penstock, q: Queue) -> None:
