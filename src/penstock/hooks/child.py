@@ -29,7 +29,8 @@ LENGTH = struct.Struct("<I")
 #: Codes of answers; `sandbox.lua` has the same.
 CHANGED, REFUSED, FAILED, STOPPED, RETRY, DEAD, DROP = range(7)
 
-MOST_SCRIPTS = 64
+#: Beyond them, the one that was not run for longest is loaded again when its turn comes.
+MOST_SCRIPTS = 256
 MOST_ANSWERS_BYTES = 1 << 20
 MOST_KNOWN = 1000
 #: Besides what scripts may take: the interpreter, its libraries, and messages on their way.
@@ -108,6 +109,7 @@ class Child:
         names_end = LOAD_HEAD.size + hook_bytes + queue_bytes
         hook = body[LOAD_HEAD.size : LOAD_HEAD.size + hook_bytes]
         queue, source = body[LOAD_HEAD.size + hook_bytes : names_end], body[names_end:]
+        self._scripts.pop(number, None)
         if len(self._scripts) >= MOST_SCRIPTS:
             del self._scripts[next(iter(self._scripts))]
         self._arm()
@@ -142,9 +144,10 @@ class Child:
 
     def _run(self, body: bytes) -> bytes:
         number, batch, now_s, count = RUN_HEAD.unpack_from(body)
-        script = self._scripts.get(number)
+        script = self._scripts.pop(number, None)
         if script is None:
             return UNKNOWN
+        self._scripts[number] = script  # The last one run.
         if batch != self._batch:
             self._batch = batch
             self._known.clear()
@@ -242,7 +245,7 @@ def _give_up_powers(memory_bytes: int) -> None:
     import ctypes
     import resource
 
-    most = OWN_BYTES + MOST_SCRIPTS * 2 * memory_bytes
+    most = OWN_BYTES + MOST_SCRIPTS * memory_bytes
     for name, limit in (
         ("RLIMIT_AS", most),
         ("RLIMIT_CORE", 0),

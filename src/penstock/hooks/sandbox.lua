@@ -10,7 +10,8 @@ local hook, source, queue, limit_ms, memory_kib, ask, take = ...
 local clock, getinfo = os.clock, debug.getinfo
 local byte, sub, gsub = string.byte, string.sub, string.gsub
 local pack, unpack = string.pack, string.unpack
-local concat, utf8_len, math_type, to_integer = table.concat, utf8.len, math.type, math.tointeger
+local concat, math_type, to_integer = table.concat, math.type, math.tointeger
+local utf8_len, utf8_offset = utf8.len, utf8.offset
 local error, next, pcall, rawget, rawset, setmetatable = error, next, pcall, rawget, rawset, setmetatable
 local collect, tostring, type = collectgarbage, tostring, type
 
@@ -20,6 +21,13 @@ local MOST_TEXT_BYTES = 500
 local MOST_ANSWER_BYTES = 256 * 1024
 local OUT_OF_MEMORY = "not enough memory"
 local SPARE_BYTES = 1024
+
+-- What went wrong, with the script's name before it if the error has none.
+local function complaint(problem)
+  if problem == OUT_OF_MEMORY then problem = "used more than " .. memory_kib .. " KiB of memory" end
+  if type(problem) ~= "string" then problem = "raised a " .. type(problem) end
+  return sub(problem, 1, #hook + 1) == hook .. ":" and problem or hook .. ": " .. problem
+end
 
 -- Time ------------------------------------------------------------------------------------------------
 -- Looked at every so many instructions. A call that stays inside a library function is the kernel's to end.
@@ -111,8 +119,9 @@ base.utf8 = frozen("utf8", chosen(utf8, "char charpattern codepoint codes len of
 base.penstock = frozen("penstock", { get = get, now = function() return now_s end })
 
 -- The environment comes in as an argument, on the script's own first line: its lines keep their numbers.
-local chunk, problem = load("local _ENV = ...; " .. source, "=" .. hook, "t")
-if not chunk then return nil, problem end
+-- By `pcall`, for errors of the compiler itself would have a traceback of this file.
+local _, chunk, problem = pcall(load, "local _ENV = ...; " .. source, "=" .. hook, "t")
+if not chunk then return nil, complaint(problem) end
 
 -- Each call has globals of its own: nothing that a script sets is there for the next message.
 local environment_of = { __index = base, __metatable = false }
@@ -248,7 +257,7 @@ local REFUSED, FAILED, STOPPED, DEAD, DROP = 1, 2, 3, 5, 6
 
 local function text_of(value, most)
   local text = type(value) == "string" and value or "a " .. type(value)
-  if #text > most then text = sub(text, 1, most) .. "..." end
+  if #text > most then text = sub(text, 1, utf8_offset(text, 0, most + 1) - 1) .. "..." end
   return utf8_len(text) and text or (gsub(text, "[^\x20-\x7e]", "?"))
 end
 
@@ -381,13 +390,6 @@ function run.on_failure()
   if verdict == "dead_letter" then return answer(DEAD, reason_of(detail)) end
   if verdict == "drop" then return answer(DROP, reason_of(detail)) end
   error("answered " .. text_of(verdict, 40) .. "; accepted: retry, dead_letter, drop, or nothing", 0)
-end
-
--- What went wrong, with the script's name before it if the error has none.
-local function complaint(problem)
-  if problem == OUT_OF_MEMORY then problem = "used more than " .. memory_kib .. " KiB of memory" end
-  if type(problem) ~= "string" then problem = "raised a " .. type(problem) end
-  return sub(problem, 1, #hook + 1) == hook .. ":" and problem or hook .. ": " .. problem
 end
 
 local function guarded(act, ...)
