@@ -7,7 +7,6 @@ TIME = r"stopped (after 10 ms|in a library function, after more than 10 ms)"
 MEMORY = r"used more than 1024 KiB of memory"
 
 
-
 def filled(table: str) -> str:
     """Takes all the memory that there is, in ever smaller pieces, and keeps it in a table."""
     return f"""
@@ -84,7 +83,10 @@ STOPPED: dict[str, tuple[str, str]] = {
         "local t = {} for i = 1, 25 do t[i] = penstock.get('large') end",
         MEMORY,
     ),
-    "asks for values when its memory is full": (f"{FULL} for i = 1, 90 do penstock.get('large') end", f"{MEMORY}|{TIME}"),
+    "asks for values when its memory is full": (
+        f"{FULL} for i = 1, 90 do penstock.get('large') end",
+        f"{MEMORY}|{TIME}",
+    ),
     "asks for a key that is none when its memory is full": (
         f"{FULL} for i = 1, 90 do penstock.get('') end",
         f"{MEMORY}|{TIME}|a key is 1 to 1,024 bytes",

@@ -354,10 +354,11 @@ FORKED: dict[str, Callable[[Penstock], object]] = {
     "create_queue": lambda ps: ps.create_queue("other", on_enqueue=NOTHING),
     "update_queue": lambda ps: ps.update_queue("q", on_enqueue=NOTHING + " "),
     "replace_queues": lambda ps: ps._default.replace_queues([QueueSettings(name="q", on_failure=DROPS)]),
-    "the helper itself": lambda ps: cast(Any, ps._default)._hooking.scripts.check(Script("q", *HOOK)),
+    "the helper itself": lambda ps: cast(Any, ps._default)._hooking.scripts.check(
+        Script("q", "on_enqueue", NOTHING)
+    ),
 }
 NOTHING = "function on_enqueue() end"
-HOOK = ("on_enqueue", NOTHING)
 
 
 @pytest.mark.parametrize("call", FORKED)

@@ -300,7 +300,9 @@ def test_errors_keep_the_lines_of_the_script(scripts: Scripts) -> None:
 def test_long_texts_are_cut_between_characters(scripts: Scripts) -> None:
     for letter in ("e", "é", "€", "🙂"):
         for before in ("", "x", "xx"):
-            (verdict,) = scripts.fail(on_failure(f"return 'drop', '{before}' .. ('{letter}'):rep(600)"), [failure()])
+            (verdict,) = scripts.fail(
+                on_failure(f"return 'drop', '{before}' .. ('{letter}'):rep(600)"), [failure()]
+            )
             assert verdict is not None
             assert re.fullmatch(f"{before}{letter}+\\.\\.\\.", verdict.reason)
             assert 497 <= len(verdict.reason.encode()) - 3 <= 500
