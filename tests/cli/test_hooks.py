@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,6 +64,8 @@ def test_a_refusal_is_exit_code_1(bare: Cli, tenants: str) -> None:
         (["--attempts", "4", "--reason", "boom"], {"answer": "dead_letter", "reason": "gave up: boom"}),
         (["--failure", "lease_expired"], {"answer": "drop", "reason": "late"}),
         (["-m", '{"payload": "wait"}'], {"answer": "retry", "delay_s": 20.0}),
+        (["-m", '{"payload": "wait"}', "--last"], {"answer": "dead_letter"}),
+        (["-m", '{"payload": "wait"}', "--failure", "reject"], {"answer": "dead_letter"}),
         ([], {"answer": "as the queue's settings say"}),
     ],
 )
@@ -103,14 +108,107 @@ def test_a_script_that_fails_is_one_line_with_its_line(script: str, code: int, s
         (["gone.lua"], "cannot read gone.lua: No such file or directory"),
         (["tenants.lua", "-m", "{"], "--message: not a JSON object"),
         (["tenants.lua", "-m", '{"weigth": 3}'], "weigth"),
-        (["tenants.lua", "--state", "x"], "no '='"),
+        (["tenants.lua", "--state", "x"], "a state value has no '='; accepted: --state KEY=VALUE"),
+        (["tenants.lua", "-m", '{"weight": 5000}'], "weight is 5000; accepted"),
+        (["slow.lua", "-m", '{"weight": 5000}'], "weight is 5000; accepted"),
         (["tenants.lua", "--attempts", "0"], "--attempts"),
         (["binary.lua"], "binary.lua is not UTF-8 text"),
     ],
 )
 def test_what_is_wrong_with_a_call_is_said(arguments: list[str], said: str, bare: Cli, tenants: str) -> None:
     (bare.folder / "binary.lua").write_bytes(b"\x1bLua\xff")
+    (bare.folder / "slow.lua").write_text("function on_enqueue() while true do end end")
     assert said in bare("hooks", "test", *arguments, code=2).err
+
+
+def test_the_limits_are_those_of_the_configuration(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    (bare.folder / "slow.lua").write_text("function on_enqueue() for n = 1, 3000000 do end end")
+    assert "stopped after 10 ms" in bare("hooks", "test", "slow.lua", code=1).err
+    monkeypatch.setenv("PENSTOCK_STORAGE_HOOKS_TIME_LIMIT_MS", "900")
+    assert bare("hooks", "test", "slow.lua").lines == ["answer  accept"]
+    monkeypatch.delenv("PENSTOCK_STORAGE_HOOKS_TIME_LIMIT_MS")
+    (bare.folder / "penstock.yaml").write_text("storage: {path: ./data, hooks: {time_limit_ms: 900}}")
+    assert bare("hooks", "test", "slow.lua").lines == ["answer  accept"]
+    assert not (bare.folder / "data").exists()
+
+
+def test_a_queue_tells_when_no_attempt_is_left(cli: Cli) -> None:
+    (cli.folder / "tell.lua").write_text(
+        "function on_failure(m, failure) if not failure.last then return 'retry', 6 end end"
+    )
+    (cli.folder / "retry.lua").write_text("function on_failure() return 'retry', 6 end")
+    cli("queues", "create", "jobs", "--max-attempts", "3")
+    for name, at_the_end in (("tell.lua", "as the queue's settings say"), ("retry.lua", "dead_letter")):
+        for attempts, answer in ((2, "retry"), (3, at_the_end)):
+            call = ("hooks", "test", name, "--queue", "jobs", "--attempts", str(attempts), "--json")
+            assert cli(*call).object["answer"] == answer
+
+
+def test_a_failure_is_said_once(bare: Cli) -> None:
+    (bare.folder / "bad.lua").write_text("function on_failure(m)\n  error('here')\nend")
+    found = subprocess.run(
+        [sys.executable, "-m", "penstock", "hooks", "test", "bad.lua"],
+        cwd=bare.folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (found.returncode, found.stderr.count("here"), found.stderr.count("\n")) == (1, 1, 1)
+
+
+def test_a_mark_before_the_text_of_a_file_is_none_of_its_text(bare: Cli) -> None:
+    (bare.folder / "marked.lua").write_text("function on_enqueue() end", "utf-8-sig")
+    assert bare("hooks", "test", "marked.lua").lines == ["answer  accept"]
+
+
+DECLARES = """
+storage: {path: ./data}
+queues:
+  good: {}
+  emails: {SETTING: "SCRIPT"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("setting", "script", "said"),
+    [
+        (
+            "on_enqueue",
+            r"function on_enqueue(m)\n  if then\nend",
+            "on_enqueue:2: unexpected symbol near 'then'",
+        ),
+        ("on_failure", "fail.lua", "on_failure:1:"),
+        ("on_failure", "function on_enqueue() end", "on_failure:1: no global function on_failure is defined"),
+        ("on_enqueue", "while true do end", "on_enqueue:1: stopped after 10 ms"),
+    ],
+)
+def test_a_configuration_with_a_script_that_no_store_takes_cannot_be_used(
+    setting: str, script: str, said: str, bare: Cli
+) -> None:
+    text = DECLARES.replace("SETTING", setting).replace("SCRIPT", script)
+    (bare.folder / "penstock.yaml").write_text(text)
+    for command in (("config", "check"), ("init",)):
+        answer = bare(*command, code=2)
+        assert f"queues.emails: queue 'emails': {said}" in answer.err
+    assert not (bare.folder / "data").exists()
+
+
+def test_without_the_package_scripts_of_a_new_store_are_refused_and_others_left_unchecked(
+    bare: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = DECLARES.replace("SETTING", "on_enqueue").replace("SCRIPT", "function on_enqueue() end")
+    (bare.folder / "penstock.yaml").write_text(text)
+    find = importlib.util.find_spec
+    with monkeypatch.context() as patch:
+        patch.setattr(importlib.util, "find_spec", lambda name: None if name == "lupa" else find(name))
+        for command in (("config", "check"), ("init",)):
+            assert "lupa is not installed" in bare(*command, code=3).err
+    assert not (bare.folder / "data").exists()
+    bare("init")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "lupa" else find(name))
+    answer = bare("config", "check").out
+    assert "scripts of queues were not checked: lupa is not installed" in answer
+    assert "can be used" in answer
 
 
 def test_queues_take_scripts_from_files_and_let_go_of_them(cli: Cli, tenants: str, gives_up: str) -> None:

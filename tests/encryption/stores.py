@@ -84,6 +84,7 @@ SECRETS = {
             "entry-label",
             "entry-flag",
             "user-state",
+            "script",
         )
     )
 }
@@ -119,6 +120,7 @@ def fill(ps: Penstock) -> None:
         [Entry(text["entry-kind"], raw["entry-body"], [text["entry-label"]], [text["entry-flag"]], [0.5])]
     )
     ps.state.put("state-key", raw["user-state"])
+    ps.create_queue("scripted", on_failure=f"function on_failure() return 'drop', '{text['script']}' end")
 
 
 def contents(ps: Penstock) -> dict[str, Any]:

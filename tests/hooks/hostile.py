@@ -6,6 +6,19 @@ from __future__ import annotations
 TIME = r"stopped (after 10 ms|in a library function, after more than 10 ms)"
 MEMORY = r"used more than 1024 KiB of memory"
 
+
+def filled(table: str) -> str:
+    """Takes all the memory that there is, in ever smaller pieces, and keeps it in a table."""
+    return f"""
+      local t, n = {table}, 0
+      for _, size in ipairs({{8192, 300, 0}}) do
+        while pcall(function() n = n + 1 t['k' .. n] = ('x'):rep(size) .. n end) do end
+      end
+    """
+
+
+FULL = filled("{}")
+
 #: What it does -> (its body, what is said about it).
 STOPPED: dict[str, tuple[str, str]] = {
     # -- time
@@ -66,6 +79,26 @@ STOPPED: dict[str, tuple[str, str]] = {
         f"{MEMORY}|too many results",
     ),
     "formats a width without end": ("string.format('%99999d', 1)", "invalid (conversion|format)"),
+    "keeps more values than there is room for": (
+        "local t = {} for i = 1, 25 do t[i] = penstock.get('large') end",
+        MEMORY,
+    ),
+    "asks for values when its memory is full": (
+        f"{FULL} for i = 1, 90 do penstock.get('large') end",
+        f"{MEMORY}|{TIME}",
+    ),
+    "asks for a key that is none when its memory is full": (
+        f"{FULL} for i = 1, 90 do penstock.get('') end",
+        f"{MEMORY}|{TIME}|a key is 1 to 1,024 bytes",
+    ),
+    "asks and catches when its memory is full": (
+        f"{FULL} for i = 1, 90 do pcall(penstock.get, 'large') pcall(penstock.get, '') end error('full')",
+        f"full|{TIME}",
+    ),
+    "leaves a deep stack behind": (
+        "local function f() return 1 + f() end pcall(f) error('deep')",
+        f"deep|{MEMORY}|{TIME}",
+    ),
     "makes closures without end": (
         "local t = {} while true do t[#t + 1] = function() return t end end",
         f"{MEMORY}|{TIME}",
@@ -183,6 +216,10 @@ CHANGES: dict[str, tuple[str, str]] = {
     "sets headers without end": (
         "for i = 1, 5000 do message.headers['h' .. i] = string.rep('x', 100) end",
         f"headers has more than|{MEMORY}|{TIME}",
+    ),
+    "fills the table of headers": (
+        f"{filled('message.headers')} error('full')",
+        f"full|{TIME}",
     ),
     "sets headers that hold themselves": (
         "message.headers.x = message.headers",

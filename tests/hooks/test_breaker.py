@@ -129,6 +129,13 @@ def test_while_on_failure_rests_the_queues_settings_decide(ps: Penstock, clock: 
     assert (q.length(), [str(event.kind) for event in q.events()][-1]) == (0, "dropped")
 
 
+def test_a_clock_that_is_set_back_makes_no_rest_longer(ps: Penstock, clock: ManualClock) -> None:
+    q = guarded(ps)
+    attempt(q, *[b"loop"] * MOST_STOPS)
+    clock.set_ns(clock.now_ns() - 3600 * NS_PER_S)
+    assert attempt(q, b"fine") == ["stored"]
+
+
 def test_stops_that_are_far_apart_are_forgiven() -> None:
     breaker = Breaker()
     for n in range(20):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,11 +14,13 @@ from typing import Any, cast
 import pytest
 
 import penstock
-from penstock import ManualClock, NewMessage, Penstock, Queue, StorageFull
-from penstock.backends.embedded import failures, opening, sweep
+from penstock import ManualClock, NewMessage, Penstock, Queue, QueueSettings, StorageFull
+from penstock.backends.embedded import engine, failures, opening, sweep, undecided
 from penstock.backends.embedded.backend import EmbeddedBackend
 from penstock.backends.embedded.keys import SPACES
+from penstock.clock import to_ns
 from penstock.codec.answer import decoder
+from penstock.hooks.scripts import Script
 from penstock.kv.memory import Faults, MemoryStore
 from penstock.message import EnqueueResult
 from penstock.testing.folding import prove_journal
@@ -110,14 +115,14 @@ def test_a_message_that_is_acked_meanwhile_is_done(rig: Rig, how: str) -> None:
 def test_a_message_that_fails_meanwhile_fails_once(rig: Rig, how: str) -> None:
     rig.q.enqueue(b"x")
     (delivery,) = rig.q.lease()
-    engine = rig.backend._engine
+    store = rig.backend._engine
 
     def also_fails() -> None:
         # As one that asked its script before: with the same lease, and another verdict.
         from penstock.backends.embedded import leases
 
-        with engine.lock, engine.transaction() as txn:
-            leases.nack(txn, engine.queue("q"), [delivery.receipt], 0, "")
+        with store.lock, store.transaction() as txn:
+            leases.nack(txn, store.queue("q"), [delivery.receipt], 0, "")
 
     rig.meanwhile = also_fails
     assert fail(rig, delivery.receipt, how) == [None if how == "expiry" else "StaleReceipt"]
@@ -207,6 +212,86 @@ def test_more_leases_than_a_slice_holds_end_in_one_lease_call(
     assert len(plain.lease(100)) == 29
 
 
+RETRIES = "function on_failure() penstock.get('pause') return 'retry' end"
+
+
+def with_many_ended(rig: Rig, monkeypatch: pytest.MonkeyPatch, count: int = 50) -> Queue:
+    """More ended leases than are kept, at one time and more than a slice; another queue's behind them."""
+    monkeypatch.setattr(sweep, "SLICE", 7)
+    monkeypatch.setattr(failures, "SCRIPTED_SLICE", 4)
+    monkeypatch.setattr(undecided, "MOST_KEPT", 10)
+    rig.ps.update_queue("q", on_failure=RETRIES)
+    rig.q.enqueue_many([NewMessage(b"%d" % n) for n in range(count)])
+    assert len(rig.q.lease(count)) == count
+    rig.clock.advance(0.001)
+    other = rig.ps.create_queue("other", lease_s=LEASE_S)
+    other.enqueue(b"other")
+    assert len(other.lease()) == 1
+    rig.clock.advance(LEASE_S)
+    return other
+
+
+def test_however_many_wait_for_a_script_other_queues_do_not(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = with_many_ended(rig, monkeypatch)
+    assert [delivery.payload for delivery in other.lease()] == [b"other"]
+    assert rig.asked == 0
+    assert len(rig.q.lease(100)) == 50
+    assert rig.q.stats().failed_total == 50
+
+
+def test_a_consumer_of_another_queue_sleeps_while_a_script_decides(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = with_many_ended(rig, monkeypatch)
+    assert len(other.lease()) == 1
+    found: list[Any] = []
+    asleep: list[bool] = []
+
+    def poll() -> None:
+        thread = threading.Thread(target=lambda: found.extend(other.lease(wait_s=100)))
+        thread.start()
+        until(lambda: rig.clock.waiters() == 1)
+        asleep.append(True)
+        other.enqueue(b"more")
+        thread.join(30)
+
+    rig.meanwhile = poll
+    sweep_all(rig.ps)
+    assert asleep == [True]
+    assert [delivery.payload for delivery in found] == [b"more"]
+    assert rig.q.stats().ready == 50
+
+
+def test_what_is_known_of_ended_leases_may_be_forgotten_at_any_time(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a failed write, or when the store is opened again: what is written down of them is enough."""
+    monkeypatch.setattr(engine, "DUE_HINT_EVERY", 1)
+    with_many_ended(rig, monkeypatch)
+    for _ in range(200):
+        if not rig.backend.sweep(1):
+            break
+        rig.backend.engine.load_due_hints()
+    sweep_all(rig.ps)
+    assert (rig.q.stats().ready, rig.q.stats().failed_total) == (50, 50)
+
+
+def test_a_clock_that_is_set_back_ends_no_lease_twice(rig: Rig) -> None:
+    rig.ps.update_queue("q", on_failure=RETRIES)
+    other = rig.ps.create_queue("other", lease_s=LEASE_S / 2)
+    rig.q.enqueue(b"x")
+    other.enqueue_many([NewMessage()] * 2)
+    began_ns = rig.clock.now_ns()
+    assert len(rig.q.lease()) == 1
+    for at_s in (2 * LEASE_S, 0, 3 * LEASE_S):  # Found ended; a lease that ends before it; found again.
+        rig.clock.set_ns(began_ns + to_ns(at_s))
+        assert len(other.lease()) == 1
+    assert [delivery.attempts for delivery in rig.q.lease()] == [2]
+    assert rig.q.stats().failed_total == 1
+
+
 def test_a_consumer_that_waits_is_woken_by_the_end_of_a_lease(rig: Rig) -> None:
     rig.ps.update_queue("q", on_failure="function on_failure() return 'retry', 5 end")
     rig.q.enqueue(b"x")
@@ -264,21 +349,38 @@ def test_the_answer_of_a_call_that_is_made_again_has_the_refusals_too() -> None:
         assert q.length() == 1
 
 
-def test_a_forked_process_does_not_use_its_parents_helper() -> None:
-    import os
+FORKED: dict[str, Callable[[Penstock], object]] = {
+    "enqueue": lambda ps: ps.queue("q").enqueue(b""),
+    "create_queue": lambda ps: ps.create_queue("other", on_enqueue=NOTHING),
+    "update_queue": lambda ps: ps.update_queue("q", on_enqueue=NOTHING + " "),
+    "replace_queues": lambda ps: ps._default.replace_queues([QueueSettings(name="q", on_failure=DROPS)]),
+    "the helper itself": lambda ps: cast(Any, ps._default)._hooking.scripts.check(
+        Script("q", "on_enqueue", NOTHING)
+    ),
+}
+NOTHING = "function on_enqueue() end"
 
+
+@pytest.mark.parametrize("call", FORKED)
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_forked_process_does_not_use_its_parents_helper(call: str, busy: bool) -> None:
+    """Nor does it wait for the turn of a thread of its parent's, which it does not have."""
     with penstock.open("memory:") as ps:
-        q = ps.create_queue("q", on_enqueue="function on_enqueue() end")
-        pid = os.fork()
-        if pid == 0:
-            try:
-                q.enqueue(b"")
-            except penstock.StorageError:
-                os._exit(7)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+        q = ps.create_queue("q", on_enqueue=NOTHING)
+        pool = cast(Any, ps._default)._hooking.scripts.pool
+        helper = pool.pid
+        with pool._lock if busy else contextlib.nullcontext():
+            pid = os.fork()
+            if pid == 0:
+                signal.alarm(20)
+                try:
+                    FORKED[call](ps)
+                except penstock.StorageError:
+                    os._exit(7)
+                os._exit(1)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
         q.enqueue(b"")
-        assert q.length() == 1
+        assert (q.length(), pool.pid) == (1, helper)
 
 
 def closed_while(ps: Penstock, q: Queue) -> None:

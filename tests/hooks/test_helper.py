@@ -153,7 +153,7 @@ def test_a_helper_that_is_killed_again_and_again_is_not_started_for_ever() -> No
 
 
 def test_a_helper_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(helper, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(helper, "WORK_PATIENCE_S", 0.5)
     with running() as scripts:
         enqueued(scripts, MARK)
         first = helper_of(scripts)

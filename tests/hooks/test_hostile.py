@@ -28,6 +28,7 @@ def ps() -> Iterator[Penstock]:
     with penstock.open("memory:", clock=ManualClock()) as opened:
         opened.create_queue("good", on_enqueue=GOOD)
         opened.create_queue("plain")
+        opened.state.put("large", bytes(60_000))
         yield opened
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from penstock.config import HookSettings
-from penstock.hooks import scripts, wire
+from penstock.hooks import child, scripts, wire
 from penstock.hooks.breaker import MOST_STOPS, REST_NS, WITHIN_NS
 from penstock.hooks.pool import MOST_MESSAGES
 from penstock.settings import MAX_SCRIPT_BYTES
@@ -64,6 +64,8 @@ def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
         f"more than {wire.MOST_PAYLOAD_BYTES // 1024} KiB of them",
         f"a value may have {scripts.MOST_STATE_BYTES // 1024} KiB",
         f"up to {MOST_MESSAGES} at a time",
+        f"the {child.MOST_SCRIPTS} scripts that were run last",
+        f"cut after {re.findall('MOST_TEXT_BYTES = (.*)', SANDBOX.read_text())[0]} bytes",
     ):
         assert number in text, number
     assert WITHIN_NS == 60 * 10**9

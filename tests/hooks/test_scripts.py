@@ -11,12 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import HookError, InvalidMessage, ManualClock, NewMessage
+from penstock import HookError, InvalidConfig, InvalidMessage, ManualClock, NewMessage, StorageCorrupt
 from penstock.config import HookSettings
-from penstock.hooks import child
+from penstock.hooks import child, pool
+from penstock.hooks.helper import Helper
+from penstock.hooks.pool import Reply, Source, _load
 from penstock.hooks.scripts import Refused, Scripts, Verdict
-from penstock.hooks.wire import KINDS
-from tests.hooks.running import enqueued, failure, on_enqueue, on_failure, refused, running
+from penstock.hooks.wire import KINDS, Answer
+from tests.hooks.hostile import filled
+from tests.hooks.running import enqueued, failure, helper_of, on_enqueue, on_failure, refused, running
 
 #: Shows the script's message in a header.
 TELL = """
@@ -236,6 +239,29 @@ def test_a_state_that_cannot_be_read_fails_the_call_and_not_the_next() -> None:
         assert refused(scripts, on_enqueue("")) == [None]
 
 
+def test_a_damaged_value_is_an_error_of_the_script_that_reads_it() -> None:
+    def read(key: str) -> bytes | None:
+        if key == "damaged":
+            raise StorageCorrupt("a row is not what was written")
+        return b"sound"
+
+    with running() as scripts:
+        scripts._read_state = read
+        script = on_enqueue("message.headers.found = penstock.get(message.payload)")
+        pid = None
+        for _ in range(2):
+            found = scripts.enqueue(script, [NewMessage(b"damaged"), NewMessage(b"other")])
+            assert isinstance(found[0], Refused)
+            said = "on_enqueue:2: penstock.get: the value is damaged; run check with repair"
+            assert str(found[0].error) == f"queue 'q': {said}"
+            assert isinstance(found[1], NewMessage)
+            assert found[1].headers == {"found": "sound"}
+            pid = pid or helper_of(scripts)
+        assert helper_of(scripts) == pid
+        verdicts = scripts.fail(on_failure("return 'drop', penstock.get('damaged')"), [failure()])
+        assert verdicts == [None]
+
+
 def test_exactly_what_is_listed_can_be_reached(scripts: Scripts) -> None:
     for library, names in REACHABLE.items():
         prefix = library and library + "."
@@ -269,6 +295,22 @@ def test_errors_keep_the_lines_of_the_script(scripts: Scripts) -> None:
     for line in (2, 3, 10):
         (error,) = refused(scripts, on_enqueue("\n" * (line - 2) + "error('here')"))
         assert str(error) == f"queue 'q': on_enqueue:{line}: here"
+
+
+def test_long_texts_are_cut_between_characters(scripts: Scripts) -> None:
+    for letter in ("e", "é", "€", "🙂"):
+        for before in ("", "x", "xx"):
+            (verdict,) = scripts.fail(
+                on_failure(f"return 'drop', '{before}' .. ('{letter}'):rep(600)"), [failure()]
+            )
+            assert verdict is not None
+            assert re.fullmatch(f"{before}{letter}+\\.\\.\\.", verdict.reason)
+            assert 497 <= len(verdict.reason.encode()) - 3 <= 500
+
+
+def test_what_is_nested_too_deeply_is_named(scripts: Scripts) -> None:
+    with pytest.raises(InvalidConfig, match=r"^queue 'q': on_enqueue(:\d+)?: C stack overflow$"):
+        scripts.check(on_enqueue("x = " + "(" * 5000 + "1" + ")" * 5000))
 
 
 def test_a_payload_may_have_any_bytes(scripts: Scripts) -> None:
@@ -332,6 +374,21 @@ def test_the_largest_message_there_can_be_goes_through(scripts: Scripts) -> None
     assert (found.weight, found.headers) == (2, headers)
 
 
+@pytest.mark.parametrize(
+    "leaves", [filled("message.headers"), "local function f() return 1 + f() end pcall(f)"]
+)
+def test_what_a_call_leaves_in_memory_is_not_the_next_ones(leaves: str) -> None:
+    """Large messages behind those that fill all there is: each has the whole limit to itself."""
+    script = on_enqueue(f"if message.payload == 'evil' then {leaves} error('full') end")
+    evil, good = NewMessage(b"evil", {"a": "b"}), NewMessage(b"g" * 60_000, {"c": "d" * 60_000})
+    with running(HookSettings(time_limit_ms=1000)) as scripts:
+        errors = refused(scripts, script, evil, good, evil, good)
+        assert [error and str(error).rpartition(": ")[2] for error in errors] == ["full", None] * 2
+        pid = helper_of(scripts)
+        assert refused(scripts, script, good) == [None]
+        assert helper_of(scripts) == pid
+
+
 def test_limits_can_be_set() -> None:
     loop = on_enqueue("local n = 0 for i = 1, 3000000 do n = n + i end message.weight = 2")
     big = on_enqueue("local s = string.rep('x', 3000000) message.weight = 2")
@@ -349,6 +406,26 @@ def test_more_scripts_than_a_helper_keeps_take_turns() -> None:
         for _ in range(2):
             found = [enqueued(scripts, script)[0].headers["n"] for script in many]
             assert found == [str(n) for n in range(len(many))]
+
+
+def test_the_scripts_that_are_run_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that makes room for another is the one that was not run for longest."""
+    loads: list[int] = []
+
+    def load(helper: Helper, script: Source, reply: Reply) -> Answer | None:
+        loads.append(script.number)
+        return _load(helper, script, reply)
+
+    with running() as scripts:
+        many = [on_enqueue("message.weight = 2") for _ in range(child.MOST_SCRIPTS)]
+        for script in many:
+            enqueued(scripts, script)
+        enqueued(scripts, many[0])
+        enqueued(scripts, on_enqueue("message.weight = 2"))
+        monkeypatch.setattr(pool, "_load", load)
+        for script in (many[0], many[2], many[1]):
+            enqueued(scripts, script)
+        assert loads == [many[1].source.number]
 
 
 def test_threads_get_their_own_answers() -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock import Entry, Event, Kind, NewMessage, Queue, StorageCorrupt
+from penstock import Entry, Event, HookError, Kind, NewMessage, Queue, StorageCorrupt
+from penstock.backends.embedded import keys
+from penstock.backends.embedded.keys import Meta
 from penstock.journal import Journal
 from penstock.message import format_id, parse_id
 from penstock.testing.background import Background
@@ -28,6 +30,23 @@ def events_of(q: Queue, message_id: str) -> list[Event]:
 
 
 # Leasing
+
+
+def test_a_damaged_state_value_is_the_trouble_of_the_message_whose_script_reads_it() -> None:
+    system = MemorySystem()
+    q = system.create(
+        "q",
+        lease_s=10,
+        on_enqueue="function on_enqueue(m) if m.payload == 'bad' then penstock.get('key') end end",
+        on_failure="function on_failure(m) penstock.get(m.payload) return 'retry', 60 end",
+    )
+    system.put("meta", keys.meta(Meta.USER_STATE, b"key"), GARBAGE)
+    results = q.enqueue_many([NewMessage(b"key"), NewMessage(b"bad"), NewMessage(b"good")])
+    assert [type(result.error) for result in results] == [type(None), HookError, type(None)]
+    assert payloads(q) == [b"key", b"good"]
+    system.clock.advance(10)
+    assert payloads(q) == [b"key"]  # By the queue's settings; the other as its script says.
+    assert q.stats().delayed == 1
 
 
 @pytest.mark.parametrize("wanted", [1, 9])

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from penstock import NewMessage
-from penstock.backends.embedded import sweep
+from penstock.backends.embedded import lanes, sweep
 from penstock.backends.embedded.keys import SPACES
+from penstock.backends.embedded.lanes import Lane, Lanes
 from penstock.backends.embedded.sweep import SLICE
 from penstock.kv.base import Batch
 from penstock.kv.memory import MemoryBatch, MemoryStore
@@ -67,6 +68,47 @@ def test_the_lock_is_free_between_the_slices_of_a_lease(monkeypatch: pytest.Monk
     assert len(q.lease(1)) == 1
     system.sweep()
     assert (len(held) > 3, any(held)) == (True, False)
+
+
+@pytest.mark.parametrize("first", ["stats", "metrics"])
+def test_the_first_numbers_of_many_keys_are_found_in_slices_and_read_little(
+    first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system = MemorySystem()
+    q = system.create("q")
+    for n in range(50):
+        q.enqueue(b"", fairness_key=f"{n * 7919 % 50}")
+        system.clock.advance(1)
+    monkeypatch.setattr(lanes, "DISCOVERY_SLICE", 10)
+    with system.engine.lock:
+        system.engine.queue("q").unload()
+    held: list[int] = []
+    filled: list[Lane] = []
+    discover, fill = Lanes.discover_some, Lanes.fill
+
+    def discovering(self: Lanes) -> None:
+        lock: Any = system.engine.lock
+        state = lock._release_save()
+        lock._acquire_restore(state)
+        held.append(state[0])
+        discover(self)
+
+    def filling(self: Lanes, lane: Lane) -> None:
+        filled.append(lane)
+        fill(self, lane)
+
+    monkeypatch.setattr(Lanes, "discover_some", discovering)
+    monkeypatch.setattr(Lanes, "fill", filling)
+    if first == "stats":
+        assert q.stats().oldest_ready_age_s == 50
+    else:
+        assert system.backend.metrics().queues["q"].stats.oldest_ready_age_s == 50
+    assert len(held) >= 5
+    assert set(held) == {1}
+    if first == "stats":
+        assert len(filled) <= 2
+    assert q.lease(1)[0].fairness_key == "0"
+    assert q.stats().oldest_ready_age_s == 49
 
 
 def test_a_message_that_falls_due_behind_expired_ones_is_handed_out() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from importlib import import_module
+from itertools import product
 from typing import TYPE_CHECKING
 
 from penstock.backends.base import QueueBackend
@@ -90,6 +91,24 @@ def check_keys(config: Config) -> None:
             encryption = settings.encryption
             provider = configured_keys(encryption.key_file, encryption.key_command)
             needed_key(provider, encryption.key_id, f"{config.source}: {_key(name)}")
+
+
+def check_scripts(config: Config) -> None:
+    """Refuse scripts that no store would take. Nothing is opened; they find no state."""
+    from penstock.clock import SystemClock
+    from penstock.hooks.scripts import Script, Scripts
+    from penstock.hooks.wire import HOOKS
+
+    for backend, settings in config.all_backends().items():
+        if not isinstance(settings, StorageSettings):
+            continue
+        queues = [(name, one.settings) for name, one in config.queues.items() if one.backend == backend]
+        with closing(Scripts(settings.hooks, SystemClock(), lambda key: None)) as scripts:
+            for (name, queue), hook in product(queues, HOOKS):
+                text = getattr(queue, hook)
+                if text is not None:
+                    with naming(config.source, f"queues.{name}"):
+                        scripts.check(Script(name, hook, text))
 
 
 def _key(backend: str) -> str:

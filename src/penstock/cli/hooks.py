@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
+import logging
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 import typer
@@ -86,6 +88,12 @@ def try_out(
     ] = FailureKind.nack,
     reason: Annotated[str, typer.Option("--reason", help="What was said about it.")] = "",
     attempts: Annotated[int, typer.Option("--attempts", min=1, help="Deliveries so far.")] = 1,
+    last: Annotated[
+        bool,
+        typer.Option(
+            "--last", help="No attempt is left; with --queue, its max_attempts and --attempts tell it too."
+        ),
+    ] = False,
     state: Annotated[
         list[str] | None,
         typer.Option("--state", metavar="KEY=VALUE", help="What penstock.get finds; repeatable."),
@@ -95,36 +103,42 @@ def try_out(
 
     Exit code 1: the message would be refused, or the script fails.
     """
-    given = {key: value.encode() for key, value in values.headers(state or []).items()}
-    with _scripts(session, queue, given) as (scripts, first):
-        sample = _sample(message) if message or first is None else first
-        name = queue or "test"
-        chosen = _chosen(scripts, name, script, hook)
+    pairs = values.by_name(state or [], "state value", "--state KEY=VALUE")
+    with _scripts(session, queue, {key: value.encode() for key, value in pairs.items()}) as tried:
+        sample = _sample(message) if message or tried.first is None else tried.first
+        chosen = _chosen(tried.scripts, queue or "test", script, hook)
         if chosen.source.hook == Hook.on_enqueue:
-            shown = _enqueue(scripts, chosen, sample)
+            shown = _enqueue(tried.scripts, chosen, sample)
         else:
-            shown = _fail(scripts, chosen, sample, failure, reason, attempts)
+            last = last or failure is FailureKind.reject or attempts >= tried.max_attempts
+            shown = _fail(tried.scripts, chosen, sample, failure, reason, attempts, last=last)
     session.out.record({"hook": chosen.source.hook, **shown}, _COLUMNS)
     return Exit.NOTHING if shown["answer"] == "refuse" else Exit.DONE
 
 
+class _Tried(NamedTuple):
+    """What runs scripts; of the queue that was named, its first message and how often it tries one."""
+
+    scripts: Scripts
+    first: NewMessage | None = None
+    max_attempts: float = math.inf
+
+
 @contextmanager
-def _scripts(
-    session: Session, queue: str | None, given: dict[str, bytes]
-) -> Iterator[tuple[Scripts, NewMessage | None]]:
-    """What runs scripts, and the queue's first message."""
+def _scripts(session: Session, queue: str | None, given: dict[str, bytes]) -> Iterator[_Tried]:
     from penstock.config import HookSettings, StorageSettings
 
-    if queue is None:
-        with _running(HookSettings(), given.get) as scripts:
-            yield scripts, None
-        return
     config = session.config()
     limits = config.default.hooks if isinstance(config.default, StorageSettings) else HookSettings()
+    if queue is None:
+        with _running(limits, given.get) as scripts:
+            yield _Tried(scripts)
+        return
     with session.open() as ps:
         first = next(iter(ps.queue(queue).peek(1)), None)
+        (settings,) = (one for one in ps.queues() if one.name == queue)
         with _running(limits, lambda key: given[key] if key in given else ps.state.get(key)) as scripts:
-            yield scripts, None if first is None else _as_new(first)
+            yield _Tried(scripts, None if first is None else _as_new(first), settings.max_attempts)
 
 
 @contextmanager
@@ -132,11 +146,15 @@ def _running(limits: Any, read_state: Callable[[str], bytes | None]) -> Iterator
     from penstock.clock import SystemClock
     from penstock.hooks.scripts import Scripts
 
+    # What a script fails with is the answer, and is not logged besides.
+    logger, silence = logging.getLogger("penstock"), logging.NullHandler()
+    logger.addHandler(silence)
     scripts = Scripts(limits, SystemClock(), read_state)
     try:
         yield scripts
     finally:
         scripts.close()
+        logger.removeHandler(silence)
 
 
 def _as_new(stored: Any) -> NewMessage:
@@ -183,9 +201,11 @@ def _chosen(scripts: Scripts, queue: str, text: str, hook: Hook | None) -> Scrip
 
 
 def _enqueue(scripts: Scripts, script: Script, sample: NewMessage) -> Row:
+    from penstock.codec.body import check_message
     from penstock.errors import InvalidMessage
     from penstock.hooks.scripts import Refused
 
+    check_message(sample)
     (answer,) = scripts.enqueue(script, [sample])
     if isinstance(answer, Refused):
         if not isinstance(answer.error, InvalidMessage):
@@ -198,7 +218,14 @@ def _enqueue(scripts: Scripts, script: Script, sample: NewMessage) -> Row:
 
 
 def _fail(
-    scripts: Scripts, script: Script, sample: NewMessage, kind: FailureKind, reason: str, attempts: int
+    scripts: Scripts,
+    script: Script,
+    sample: NewMessage,
+    kind: FailureKind,
+    reason: str,
+    attempts: int,
+    *,
+    last: bool,
 ) -> Row:
     from penstock.clock import SystemClock
     from penstock.codec.body import Body, check_message
@@ -218,17 +245,18 @@ def _fail(
         sample.dedup_id,
         sample.payload,
     )
-    last = kind is FailureKind.reject
     case = Failure(kind, reason, None, "", attempts, last, bytes(16), body)
     (verdict,) = scripts.fail(script, [case])
     if script.failures:
         raise HookError(script.last_failure)
     if verdict is None:
         return {"answer": "as the queue's settings say", "changes": {}}
-    shown: Row = {"answer": verdict.action, "changes": {}}
+    if verdict.action == "retry" and last:
+        said = "the script says retry, but no attempt is left"
+        return {"answer": "dead_letter", "reason": said, "changes": {}}
     if verdict.action == "retry":
-        return {**shown, "delay_s": verdict.delay_ns / 1e9}
-    return {**shown, "reason": verdict.reason}
+        return {"answer": "retry", "delay_s": verdict.delay_ns / 1e9, "changes": {}}
+    return {"answer": verdict.action, "reason": verdict.reason, "changes": {}}
 
 
 def _shown(changes: Row, name: str) -> str:

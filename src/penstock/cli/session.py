@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.cli.exits import next_step
 from penstock.cli.output import Output
-from penstock.errors import BackendUnavailable, InvalidConfig
+from penstock.errors import BackendNotInstalled, BackendUnavailable, InvalidConfig
 
 if TYPE_CHECKING:
     from penstock import Penstock
@@ -77,12 +77,18 @@ def checked(config: Config) -> list[str]:
 
     Nothing is opened: what is refused leaves no store behind.
     """
-    from penstock.backends.registry import check_config, check_keys
+    from penstock.backends.registry import check_config, check_keys, check_scripts
 
     check_config(config)
     check_keys(config)
     backends, missing = config.all_backends(), missing_stores(config)
     notes = []
+    try:
+        check_scripts(config)
+    except BackendNotInstalled as error:
+        if missing:
+            raise
+        notes.append(f"{config.source}: scripts of queues were not checked: {error}")
     for name, queue in config.queues.items():
         target = queue.settings.dead_letter
         if target is None or (target in config.queues and config.queues[target].backend == queue.backend):

@@ -130,7 +130,7 @@ def _moment(text: str, direction: int, word: str) -> int:
 def script(path: str) -> str:
     """What is in a file that holds a script."""
     try:
-        return Path(path).read_text("utf-8")
+        return Path(path).read_text("utf-8-sig")  # Some editors put a mark before the text.
     except OSError as error:
         raise typer.BadParameter(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError:
@@ -139,14 +139,19 @@ def script(path: str) -> str:
 
 def headers(pairs: list[str]) -> dict[str, str]:
     """Headers from NAME=VALUE."""
+    return by_name(pairs, "header", "--header NAME=VALUE")
+
+
+def by_name(pairs: list[str], what: str, accepted: str) -> dict[str, str]:
+    """Texts by name, from NAME=VALUE."""
     found: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
         if not equals:
             # The text may hold a secret: it is not repeated.
-            raise typer.BadParameter("a header has no '='; accepted: --header NAME=VALUE")
+            raise typer.BadParameter(f"a {what} has no '='; accepted: {accepted}")
         if name in found:
-            raise typer.BadParameter(f"header {name!r} is given twice")
+            raise typer.BadParameter(f"{what} {name!r} is given twice")
         found[name] = value
     return found
 

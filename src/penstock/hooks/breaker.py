@@ -21,7 +21,8 @@ class Breaker:
         self._on_trial = False
 
     def rests(self, now_ns: int) -> bool:
-        return now_ns < self._until_ns
+        # Not for as long as a clock was set back.
+        return self._until_ns - REST_NS <= now_ns < self._until_ns
 
     def succeeded(self) -> None:
         if self._on_trial:

@@ -29,7 +29,8 @@ LENGTH = struct.Struct("<I")
 #: Codes of answers; `sandbox.lua` has the same.
 CHANGED, REFUSED, FAILED, STOPPED, RETRY, DEAD, DROP = range(7)
 
-MOST_SCRIPTS = 64
+#: Beyond them, the one that was not run for longest is loaded again when its turn comes.
+MOST_SCRIPTS = 256
 MOST_ANSWERS_BYTES = 1 << 20
 MOST_KNOWN = 1000
 #: Besides what scripts may take: the interpreter, its libraries, and messages on their way.
@@ -73,10 +74,10 @@ class Line:
 
 
 class Script(NamedTuple):
-    """A script that was loaded. `call` takes a packed message and the time, and gives an encoded answer."""
+    """A script that was loaded. `call` takes the size of the next message and the time; gives its answer."""
 
     hook: bytes
-    call: Callable[[bytes | None, float], bytes]
+    call: Callable[[int | None, float], bytes]
 
 
 class Child:
@@ -90,8 +91,10 @@ class Child:
         self._memory_bytes = memory_bytes
         self._scripts: dict[int, Script] = {}
         self._batch = 0
-        #: State values that scripts have asked for in this batch.
+        #: State values that scripts have asked for in this batch, or what is wrong with them.
         self._known: dict[bytes, tuple[bytes | None, bytes | None]] = {}
+        #: What the script has next, once it has room for it: a message, or one of those values.
+        self._next: tuple[bytes | None, bytes | None] = None, None
 
     def serve(self) -> None:
         while True:
@@ -106,6 +109,7 @@ class Child:
         names_end = LOAD_HEAD.size + hook_bytes + queue_bytes
         hook = body[LOAD_HEAD.size : LOAD_HEAD.size + hook_bytes]
         queue, source = body[LOAD_HEAD.size + hook_bytes : names_end], body[names_end:]
+        self._scripts.pop(number, None)
         if len(self._scripts) >= MOST_SCRIPTS:
             del self._scripts[next(iter(self._scripts))]
         self._arm()
@@ -128,7 +132,7 @@ class Child:
         )
         # Nothing has a limit before one is set: the script's own text has the same as its calls.
         lua.set_max_memory(lua.get_memory_used() + self._memory_bytes + 2 * len(self._sandbox))
-        arguments = (hook, source, queue, self._limit_ms, self._memory_bytes >> 10, self._ask)
+        arguments = (hook, source, queue, self._limit_ms, self._memory_bytes >> 10, self._ask, self._take)
         made = lua.execute(self._sandbox, *arguments)
         if isinstance(made, tuple):
             return _answer(FAILED, bytes(made[1])[:500])
@@ -140,9 +144,10 @@ class Child:
 
     def _run(self, body: bytes) -> bytes:
         number, batch, now_s, count = RUN_HEAD.unpack_from(body)
-        script = self._scripts.get(number)
+        script = self._scripts.pop(number, None)
         if script is None:
             return UNKNOWN
+        self._scripts[number] = script  # The last one run.
         if batch != self._batch:
             self._batch = batch
             self._known.clear()
@@ -166,7 +171,8 @@ class Child:
         answers: list[bytes] = []
         size, before_s = 0, began_s
         for message in messages:
-            answer = call(message, now_s)
+            self._next = message, None
+            answer = call(len(message), now_s)
             after_s = time.monotonic()
             if after_s - before_s > limit_s and answer[:2] != _STOPPED_ANSWER:
                 # It was late in a library function, unless the machine was: what others had in this slice is
@@ -188,8 +194,11 @@ class Child:
     def _disarm(self) -> None:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
-    def _ask(self, key: bytes) -> tuple[bytes | None, bytes | None]:
-        """(value, problem). The time that the parent takes is not the script's: it is not processor time."""
+    def _ask(self, key: bytes) -> int | None:
+        """How large a value is, or what is to be said instead; None if there is none.
+
+        The time that the parent takes is not the script's: it is not processor time.
+        """
         if key not in self._known:
             if len(self._known) >= MOST_KNOWN:
                 self._known.clear()
@@ -200,7 +209,12 @@ class Child:
                 os._exit(1)
             value = frame[1:] if frame[:1] == VALUE else None
             self._known[key] = value, frame[1:] if frame[:1] == BAD_KEY else None
-        return self._known[key]
+        self._next = value, problem = self._known[key]
+        return None if value is problem is None else len(value or problem or b"")
+
+    def _take(self) -> tuple[bytes | None, bytes | None]:
+        """(value, problem)"""
+        return self._next
 
 
 def _parts(body: bytes, at: int, count: int) -> list[bytes]:
@@ -231,7 +245,7 @@ def _give_up_powers(memory_bytes: int) -> None:
     import ctypes
     import resource
 
-    most = OWN_BYTES + MOST_SCRIPTS * 2 * memory_bytes
+    most = OWN_BYTES + MOST_SCRIPTS * memory_bytes
     for name, limit in (
         ("RLIMIT_AS", most),
         ("RLIMIT_CORE", 0),

@@ -16,8 +16,10 @@ from penstock.config import HookSettings
 from penstock.errors import BackendNotInstalled, HookError
 from penstock.hooks import child
 
-#: A slice of work takes milliseconds. A helper that says nothing for so long was stopped, or starved.
+#: How long it may take to start, and to work besides what its limit allows: that takes milliseconds, but a
+#: helper may be starved. One that says nothing for longer was stopped, or hangs.
 PATIENCE_S = 10.0
+WORK_PATIENCE_S = 3.0
 #: More than any answer has: one who says so is not a helper any more.
 MOST_FRAME_BYTES = 1 << 24
 _RECEIVED_BYTES = 1 << 18
@@ -49,7 +51,8 @@ class Helper:
             str(settings.memory_limit),
         ]
         self._line, theirs = socket.socketpair()
-        self._line.settimeout(PATIENCE_S)
+        self._patience_s = PATIENCE_S
+        self._line.settimeout(self._patience_s)
         with theirs:
             try:
                 self._popen = subprocess.Popen(
@@ -76,6 +79,8 @@ class Helper:
             raise HookError(
                 f"the helper process for scripts cannot start: {first[1:].decode(errors='replace')}"
             )
+        self._patience_s = WORK_PATIENCE_S + 3 * settings.time_limit_ms / 1000
+        self._line.settimeout(self._patience_s)
 
     def ask(self, request: bytes, answer: Callable[[bytes], bytes]) -> bytes:
         """Its reply; what it asks meanwhile is answered. After anything that is raised it is gone."""
@@ -131,7 +136,7 @@ class Helper:
     def _gone(self, error: OSError) -> Ended:
         if isinstance(error, TimeoutError):
             self.end()
-            return Ended(f"no answer for {PATIENCE_S:g} s")
+            return Ended(f"no answer for {self._patience_s:g} s")
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(PATIENCE_S)  # It is ending by itself: its own signal is the reason.
         return self.end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from penstock.config import HookSettings
-from penstock.errors import BackendUnavailable, HookError
+from penstock.errors import BackendUnavailable, HookError, StorageError
 from penstock.hooks import child
 from penstock.hooks.helper import Ended, Helper
 from penstock.hooks.wire import Answer, decode_answers, load_request, run_request
@@ -46,7 +47,9 @@ class Pool:
     def __init__(self, settings: HookSettings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
-        self._waiting = 0
+        self._pid = os.getpid()
+        #: Threads that want the lock.
+        self._waiting: set[int] = set()
         #: The thread that has the lock.
         self._inside: int | None = None
         #: The helper, if there is one.
@@ -120,23 +123,30 @@ class Pool:
 
     def _in_turn(self, act: Callable[[Helper], T]) -> T:
         """With the helper, which is started if there is none; whatever fails in the middle ends it."""
-        if self._inside == threading.get_ident():
+        if os.getpid() != self._pid:
+            # Its answers would be the parent's, and its lock may be held by a thread that is not here.
+            raise StorageError(f"the store was opened in process {self._pid}; open it anew in this one")
+        me = threading.get_ident()
+        if self._inside == me:
             raise BackendUnavailable(
                 "called while a script runs for this thread, by a signal handler or a finalizer perhaps; "
                 "call from elsewhere"
             )
-        self._waiting += 1
-        with self._lock:
-            self._waiting -= 1
-            self._inside = threading.get_ident()
-            try:
-                answer = act(self._helper())
-            except BaseException:
-                _end(self._helpers)
-                raise
-            finally:
-                self._inside = None
-        if self._waiting > 0:
+        self._waiting.add(me)
+        try:
+            with self._lock:
+                self._waiting.discard(me)
+                self._inside = me
+                try:
+                    answer = act(self._helper())
+                except BaseException:
+                    _end(self._helpers)
+                    raise
+                finally:
+                    self._inside = None
+        finally:
+            self._waiting.discard(me)  # Interrupted while it waited.
+        if self._waiting:
             threading.Event().wait(LET_OTHERS_IN_S)
         return answer
 

@@ -1,23 +1,33 @@
 -- The sandbox of one script: what it can reach, how messages come in, and how its answers go out.
 -- Everything here is trusted. The script reaches what is in `base`, its message, and nothing else.
 --
--- Takes the hook's name, the source, the queue's name, both limits, and a function that reads a state value;
--- gives a function that runs the script on one packed message, or nil and what is wrong.
+-- Takes the hook's name, the source, the queue's name, both limits, and two functions: one that reads a state
+-- value and says how large it is, one that hands over what is to be had. Gives a function that runs the script
+-- on one packed message, of which it is told the size, or nil and what is wrong.
 
-local hook, source, queue, limit_ms, memory_kib, ask = ...
+local hook, source, queue, limit_ms, memory_kib, ask, take = ...
 
 local clock, getinfo = os.clock, debug.getinfo
 local byte, sub, gsub = string.byte, string.sub, string.gsub
 local pack, unpack = string.pack, string.unpack
-local concat, utf8_len, math_type, to_integer = table.concat, utf8.len, math.type, math.tointeger
+local concat, math_type, to_integer = table.concat, math.type, math.tointeger
+local utf8_len, utf8_offset = utf8.len, utf8.offset
 local error, next, pcall, rawget, rawset, setmetatable = error, next, pcall, rawget, rawset, setmetatable
-local tostring, type = tostring, type
+local collect, tostring, type = collectgarbage, tostring, type
 
 local INSTRUCTIONS_PER_LOOK = 5000
 local MOST_GETS = 100
 local MOST_TEXT_BYTES = 500
 local MOST_ANSWER_BYTES = 256 * 1024
 local OUT_OF_MEMORY = "not enough memory"
+local SPARE_BYTES = 1024
+
+-- What went wrong, with the script's name before it if the error has none.
+local function complaint(problem)
+  if problem == OUT_OF_MEMORY then problem = "used more than " .. memory_kib .. " KiB of memory" end
+  if type(problem) ~= "string" then problem = "raised a " .. type(problem) end
+  return sub(problem, 1, #hook + 1) == hook .. ":" and problem or hook .. ": " .. problem
+end
 
 -- Time ------------------------------------------------------------------------------------------------
 -- Looked at every so many instructions. A call that stays inside a library function is the kernel's to end.
@@ -51,6 +61,22 @@ local function unless_stopped(...)
   return ...
 end
 
+-- Memory ----------------------------------------------------------------------------------------------
+-- A string from outside is put into memory where no error can be raised: at the limit, Python would be left
+-- half-way. So nothing but numbers comes unasked, and there is room for a string before it does.
+
+local most_bytes
+
+local function measure() most_bytes = (collect("count") + memory_kib) * 1024 - SPARE_BYTES end
+
+local function taken(size)
+  if collect("count") * 1024 + size > most_bytes then
+    collect()
+    if collect("count") * 1024 + size > most_bytes then error(OUT_OF_MEMORY, 0) end
+  end
+  return take()
+end
+
 -- What a script can reach -----------------------------------------------------------------------------
 
 local function frozen(name, content)
@@ -76,7 +102,9 @@ local function get(key)
   if type(key) ~= "string" then error("penstock.get takes a string", 2) end
   gets = gets + 1
   if gets > MOST_GETS then error("penstock.get: more than " .. MOST_GETS .. " in one call", 2) end
-  local value, problem = ask(key)
+  local size = ask(key)
+  if not size then return nil end
+  local value, problem = taken(size)
   if problem then error("penstock.get: " .. problem, 2) end
   return value
 end
@@ -91,8 +119,9 @@ base.utf8 = frozen("utf8", chosen(utf8, "char charpattern codepoint codes len of
 base.penstock = frozen("penstock", { get = get, now = function() return now_s end })
 
 -- The environment comes in as an argument, on the script's own first line: its lines keep their numbers.
-local chunk, problem = load("local _ENV = ...; " .. source, "=" .. hook, "t")
-if not chunk then return nil, problem end
+-- By `pcall`, for errors of the compiler itself would have a traceback of this file.
+local _, chunk, problem = pcall(load, "local _ENV = ...; " .. source, "=" .. hook, "t")
+if not chunk then return nil, complaint(problem) end
 
 -- Each call has globals of its own: nothing that a script sets is there for the next message.
 local environment_of = { __index = base, __metatable = false }
@@ -169,7 +198,6 @@ end
 local function read(at)
   size_bytes, payload_bytes, weight, priority, delay_s, ttl_s, payload_at = unpack(HEAD, raw, at)
   texts_at = payload_at + (payload_bytes ~= NO_PAYLOAD and payload_bytes or 0)
-  headers, throttle_keys = nil, nil
 end
 
 local fields = {
@@ -229,7 +257,7 @@ local REFUSED, FAILED, STOPPED, DEAD, DROP = 1, 2, 3, 5, 6
 
 local function text_of(value, most)
   local text = type(value) == "string" and value or "a " .. type(value)
-  if #text > most then text = sub(text, 1, most) .. "..." end
+  if #text > most then text = sub(text, 1, utf8_offset(text, 0, most + 1) - 1) .. "..." end
   return utf8_len(text) and text or (gsub(text, "[^\x20-\x7e]", "?"))
 end
 
@@ -364,27 +392,35 @@ function run.on_failure()
   error("answered " .. text_of(verdict, 40) .. "; accepted: retry, dead_letter, drop, or nothing", 0)
 end
 
--- What went wrong, with the script's name before it if the error has none.
-local function complaint(problem)
-  if problem == OUT_OF_MEMORY then problem = "used more than " .. memory_kib .. " KiB of memory" end
-  if type(problem) ~= "string" then problem = "raised a " .. type(problem) end
-  return sub(problem, 1, #hook + 1) == hook .. ":" and problem or hook .. ": " .. problem
-end
-
-local function guarded(act)
+local function guarded(act, ...)
   since, stopped, gets = nil, nil, 0
-  local ok, result = pcall(act)
+  local ok, result = pcall(act, ...)
   if ok then return result end
   return answer(stopped and STOPPED or FAILED, complaint(stopped or result))
 end
 
 debug.sethook(watch, "", INSTRUCTIONS_PER_LOOK)
 
--- Without a message: whether the script defines what it should.
 local step = run[hook]
 
-return function(packed, now)
-  if not packed then return guarded(function() defined() return NIL end) end
-  raw, now_s = packed, now
-  return guarded(step)
+local function work(size)
+  -- What the message before had, this one does not pay for.
+  raw, headers, headers_were, throttle_keys, throttle_keys_were = nil, nil, nil, nil, nil
+  raw = taken(size)
+  return step()
+end
+
+-- Without a message: whether the script defines what it should.
+local function check()
+  defined()
+  return NIL
+end
+
+return function(size, now)
+  if not size then
+    measure()
+    return guarded(check)
+  end
+  now_s = now
+  return guarded(work, size)
 end

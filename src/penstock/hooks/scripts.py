@@ -21,6 +21,7 @@ from penstock.errors import (
     InvalidConfig,
     InvalidMessage,
     PenstockError,
+    StorageCorrupt,
 )
 from penstock.hooks import child
 from penstock.hooks.breaker import REST_NS, Breaker
@@ -155,6 +156,8 @@ class Scripts:
             value = self._read_state(raw_key.decode())
         except (InvalidMessage, UnicodeDecodeError):
             return child.BAD_KEY + b"a key is 1 to 1,024 bytes of UTF-8 without NUL"
+        except StorageCorrupt:
+            return child.BAD_KEY + b"the value is damaged; run check with repair"
         if value is None:
             return child.NO_VALUE
         if len(value) > MOST_STATE_BYTES:

@@ -39,7 +39,7 @@ from penstock.backends.embedded.failures import Failures
 from penstock.backends.embedded.founding import FORMAT_VERSION, found
 from penstock.backends.embedded.hooking import Hooking
 from penstock.backends.embedded.housekeeper import housekeepers
-from penstock.backends.embedded.keystats import key_stats
+from penstock.backends.embedded.keystats import discovered, key_stats
 from penstock.backends.embedded.lookup import CODES
 from penstock.backends.embedded.polling import Polling
 from penstock.backends.embedded.queue_state import QueueState
@@ -240,6 +240,7 @@ class EmbeddedBackend:
             return reads.page(self._engine, q, checked_state(state), fairness_key, after, limit)
 
     def stats(self, queue: str) -> QueueStats:
+        discovered(self._engine, queue)
         with self._engine.lock:
             q = self._as_time_left_it(queue)
             return reads.stats(self._engine, q)

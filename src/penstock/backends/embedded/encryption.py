@@ -26,11 +26,11 @@ PLAIN = ""
 #: Where a state row has the length of its reason, the one secret part of it.
 _REASON_LENGTH = slice(51, 55)
 _NO_REASON = bytes(4)
-#: The others are secret, and so is a kind that nobody has thought about.
+#: The others are secret, and so is a kind that nobody has thought about. A queue's settings are if they have
+#: a script.
 _CLEAR_META = frozenset(
     (
         Meta.FORMAT,
-        Meta.QUEUE,
         Meta.COUNTERS,
         Meta.WORLD,
         Meta.CURSOR,
@@ -44,12 +44,40 @@ _CLEAR_META = frozenset(
     )
 )
 
+
+class _Scripts(msgspec.Struct):
+    """What is secret of a queue's settings."""
+
+    on_enqueue: str | None = None
+    on_failure: str | None = None
+
+
+class _QueueRow(msgspec.Struct, array_like=True):
+    qid: int
+    settings: _Scripts
+
+
+_decode_queue = msgspec.msgpack.Decoder(_QueueRow).decode
+
+
+def _has_script(value: bytes) -> bool:
+    try:
+        scripts = _decode_queue(value[1:]).settings
+    except msgspec.DecodeError:
+        return False  # Damaged, which whoever reads it says.
+    return scripts.on_enqueue is not None or scripts.on_failure is not None
+
+
+def _is_secret_meta(key: bytes, value: bytes) -> bool:
+    return _has_script(value) if key[0] == Meta.QUEUE else key[0] not in _CLEAR_META
+
+
 #: Spaces with secret values, and which of their rows are secret. Keys, and all other rows, stay readable.
 RULES: dict[str, Rule] = {
     "messages": lambda key, value: True,
     "journal": lambda key, value: True,
     "state": lambda key, value: value[_REASON_LENGTH] != _NO_REASON,
-    "meta": lambda key, value: key[0] not in _CLEAR_META,
+    "meta": _is_secret_meta,
 }
 
 

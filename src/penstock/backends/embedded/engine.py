@@ -26,6 +26,7 @@ from penstock.backends.embedded.keys import Due, Meta
 from penstock.backends.embedded.meters import Meter, StoreMeter
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import MARK, encode_counters, unmarked
+from penstock.backends.embedded.undecided import Undecided
 from penstock.clock import NS_PER_S, Clock
 from penstock.codec.frame import Column, Text, encode_frame, encode_run
 from penstock.errors import BackendUnavailable, QueueNotFound, StorageCorrupt, StorageError
@@ -73,11 +74,13 @@ class Engine:
         self.catalogue_lost = any(loss.space in ("meta", "") for loss in kv.losses())
         #: No live due row of a kind is earlier than this; the hints are what the store has of it.
         self.next_due_ns: dict[Due, int] = {}
+        #: The row of that time at which the next slice starts: what is before it may stay where it is.
+        self.next_due_row: dict[Due, bytes] = {}
         self._due_hints_ns: dict[Due, int] = {}
         self._due_deletions = dict.fromkeys(Due, 0)
-        #: By queue number, ended leases (time, id) of messages whose fate a script decides: that is not done
-        #: with the lock held. `next_due_ns` is past them, the hint in the store is not.
-        self.undecided: dict[int, list[tuple[int, bytes]]] = {}
+        #: By queue number, ended leases of messages whose fate a script decides: that is not done with the
+        #: lock held. `next_due_ns` is past them, the hint in the store is not.
+        self.undecided: dict[int, Undecided] = {}
         #: The first of the due rows of a kind that are being applied, in several writes perhaps.
         self.applying_ns: dict[Due, int] = {}
         self.load_due_hints()
@@ -281,11 +284,12 @@ class Engine:
         """No due row of a kind is earlier, those included that someone is at."""
         first_ns = min(self.next_due_ns[kind], self.applying_ns.get(kind, FAR_FUTURE_NS))
         if kind == Due.LEASE and self.undecided:
-            first_ns = min(first_ns, *(items[0][0] for items in self.undecided.values()))
+            first_ns = min(first_ns, *(waiting.from_ns for waiting in self.undecided.values()))
         return first_ns
 
     def load_due_hints(self) -> None:
         self.undecided.clear()
+        self.next_due_row.clear()
         for kind in Due:
             self.next_due_ns[kind] = self._due_hints_ns[kind] = self.stored_due_hint_ns(kind)
 
@@ -302,9 +306,15 @@ class Engine:
         if at_ns < self._due_hints_ns[kind]:
             self.put_due_hint(txn, kind, at_ns)
         if at_ns < self.next_due_ns[kind]:
-            self.next_due_ns[kind] = at_ns
             for q in self.waiting:
                 q.arrived.notify_all()
+        self.look_again(kind, at_ns)
+
+    def look_again(self, kind: Due, at_ns: int) -> None:
+        """There are due rows from a time on that the next slice must not miss."""
+        if at_ns <= self.next_due_ns[kind]:
+            self.next_due_ns[kind] = at_ns
+            self.next_due_row.pop(kind, None)
 
     def count_due_deletions(self, txn: Transaction, kind: Due, count: int) -> None:
         self._due_deletions[kind] += count

@@ -20,8 +20,9 @@ from penstock.backends.embedded.lookup import NO_BODY, Found
 from penstock.backends.embedded.meters import FAILED
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import StateRow, decode_state
-from penstock.backends.embedded.sweep import apply_waiting, drop_rows, end_leases, may_gain
+from penstock.backends.embedded.sweep import apply_due, apply_waiting, drop_rows, end_leases, may_gain
 from penstock.backends.embedded.transitions import drop_bodies, leave
+from penstock.backends.embedded.undecided import Ended, Undecided
 from penstock.clock import to_ns
 from penstock.codec.body import check_duration, decode_body
 from penstock.errors import StorageCorrupt
@@ -89,7 +90,8 @@ class Failures:
     def release(self, queue: str, wanted: int) -> None:
         """Before a lease: those that ended, until the queue has enough, or nothing more to gain."""
         while self.end_leases(queue) and may_gain(self._engine, queue, Due.LEASE, wanted):
-            pass
+            while apply_due(self._engine, Due.LEASE):
+                pass  # There may be more of them than were kept.
 
     def end_leases(self, queue: str | None = None) -> int:
         """A slice of the ended leases that wait for a script, in each queue that concerns this one, or in
@@ -118,7 +120,7 @@ class Failures:
                 return 0
             self._busy.add(qid)
             try:
-                items = waiting[:SCRIPTED_SLICE]
+                items = waiting.first(SCRIPTED_SLICE)
                 q = engine.sound_queue(qid)
                 script = None if q is None else q.settings.on_failure
                 cases = [] if q is None else self._cases(q, self._ended(q, items), "lease_expired")
@@ -130,12 +132,15 @@ class Failures:
             with engine.lock:
                 self._apply(qid, items, verdicts)
                 if engine.undecided.get(qid) is waiting:  # Else it was forgotten, to be found again.
-                    del waiting[: len(items)]
-                    if not waiting:
-                        del engine.undecided[qid]
+                    self._decided_about(qid, waiting, items)
         finally:
             self._busy.discard(qid)
         return len(items)
+
+    def _decided_about(self, qid: int, waiting: Undecided, items: list[Ended]) -> None:
+        if not waiting.remove(items):
+            del self._engine.undecided[qid]
+            self._engine.look_again(Due.LEASE, waiting.more_from_ns)
 
     def _apply(self, qid: int, items: list[tuple[int, bytes]], verdicts: Verdicts) -> None:
         engine = self._engine

@@ -24,6 +24,7 @@ class Hooking:
 
     def check(self, wanted: Iterable[QueueSettings]) -> None:
         """Refuse a script that cannot be used; one that a queue has already was checked before."""
+        self._engine.check_usable()  # A forked process has a copy of all this, and of the line to the helper.
         for settings in wanted:
             q = self._engine.queues.get(settings.name)
             for hook in HOOKS:
@@ -36,7 +37,7 @@ class Hooking:
         q = self._engine.queues.get(queue) if isinstance(queue, str) else None
         if q is None or q.settings.on_enqueue is None:
             return messages
-        self._engine.check_usable()  # A forked process has a copy of all this, and of the line to the helper.
+        self._engine.check_usable()
         script = _script(q, "on_enqueue", q.settings.on_enqueue)
         return self.scripts.enqueue(script, messages)  # type: ignore[return-value]
 

@@ -39,7 +39,7 @@ def key_stats(engine: Engine, queue: str, limit: int) -> list[KeyStats]:
 
     Opening a store counts nothing: the first call reads the ready rows once, as they were at one moment.
     """
-    q = _discovered(engine, queue)
+    q = discovered(engine, queue)
     _count(engine, q)
     with engine.lock:
         index = _queue(engine, queue).ready
@@ -62,8 +62,8 @@ def _queue(engine: Engine, queue: str) -> QueueState:
     return engine.queue(queue)
 
 
-def _discovered(engine: Engine, queue: str) -> QueueState:
-    """The queue, all of its lanes known."""
+def discovered(engine: Engine, queue: str) -> QueueState:
+    """The queue, all of its lanes known. To be called without the lock, which is free in between."""
     while True:
         with engine.lock:
             q = _queue(engine, queue)

@@ -298,8 +298,9 @@ class Lanes:
 
     def _note_ages(self) -> None:
         for lane in self._unaged:
-            # b"" sorts first and is corrected when it is read.
-            heapq.heappush(self._ages, (lane.first if lane.rows else b"", lane))
+            # Nothing of it is earlier than where its rows are read from: corrected if it comes to that.
+            first = lane.first if lane.rows else lane.more_from[len(self._prefix) + len(lane.lane) :]
+            heapq.heappush(self._ages, (first, lane))
         self._unaged = []
 
     def scan(self, after: bytes | None, lane_prefix: bytes = b"") -> Iterator[Row]:

@@ -19,6 +19,7 @@ from penstock.backends.embedded.lookup import Found, find_sound
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import DEDUP_ROW, StateRow, decode_state
 from penstock.backends.embedded.transitions import drop_bodies, enter_ready, leave
+from penstock.backends.embedded.undecided import Undecided
 from penstock.clock import NS_PER_S
 from penstock.errors import StorageCorrupt
 from penstock.event import Kind
@@ -31,9 +32,6 @@ SLICE = 500
 #: Slices that a read takes on before it answers: what is due beyond them stays for the sweep.
 SLICES_PER_READ = 20
 
-#: Ended leases of one queue that wait for its script. Beyond them all others wait too.
-MOST_UNDECIDED = 10_000
-
 #: When due rows that cannot be read are tried again.
 UNREADABLE_AGAIN_NS = 10 * NS_PER_S
 
@@ -45,14 +43,14 @@ OF_WAITING = (Due.DELAY, Due.TTL)
 SWEEP_ORDER = (Due.TTL, Due.DELAY, Due.LEASE, Due.RETENTION, Due.DEDUP)
 
 
-def apply_due(engine: Engine, kind: Due, limit: int = SLICE) -> int:
+def apply_due(engine: Engine, kind: Due) -> int:
     """One slice of what is due of one kind; how many rows it took on."""
     if engine.clock.now_ns() < engine.next_due_ns[kind]:
         return 0
     with engine.lock:
         engine.check_usable()
         try:
-            due = _due_rows(engine, kind, limit)
+            due = _due_rows(engine, kind)
             if due:
                 engine.applying_ns[kind] = due[0][0]
             return _apply(engine, kind, due)
@@ -65,13 +63,12 @@ def apply_due(engine: Engine, kind: Due, limit: int = SLICE) -> int:
 
 def _apply(engine: Engine, kind: Due, due: list[tuple[int, int, bytes]]) -> int:
     # A write for each queue: two may send messages of one id to the same dead-letter queue.
-    left_due = 0
     for qid, items in _by_queue(due):
         q = engine.sound_queue(qid)
         if q is None and qid in engine.by_qid:
             continue  # Damaged: what is due of it waits for a repair, the others do not.
         if kind == Due.LEASE and q is not None and q.settings.on_failure is not None:
-            left_due += _leave_to_script(engine, qid, items)
+            engine.undecided.setdefault(qid, Undecided()).add(items)
             continue
         try:
             with engine.transaction() as txn:
@@ -84,17 +81,7 @@ def _apply(engine: Engine, kind: Due, due: list[tuple[int, int, bytes]]) -> int:
             if q is None:
                 raise
             engine.note_damage(q.name, error)
-    return len(due) - left_due
-
-
-def _leave_to_script(engine: Engine, qid: int, items: list[tuple[int, bytes]]) -> int:
-    """Ended leases of a queue with `on_failure` wait for its script; how many found no room to wait in."""
-    waiting = engine.undecided.setdefault(qid, [])
-    if len(waiting) >= MOST_UNDECIDED:
-        engine.next_due_ns[Due.LEASE] = min(engine.next_due_ns[Due.LEASE], items[0][0])
-        return len(items)
-    waiting += items
-    return 0
+    return len(due)
 
 
 def _by_queue(due: list[tuple[int, int, bytes]]) -> Iterable[tuple[int, list[tuple[int, bytes]]]]:
@@ -141,17 +128,18 @@ def may_gain(engine: Engine, queue: str, kind: Due, wanted: int) -> bool:
         return buries or counts[StateCode.LEASED] > 0
 
 
-def _due_rows(engine: Engine, kind: Due, limit: int) -> list[tuple[int, int, bytes]]:
+def _due_rows(engine: Engine, kind: Due) -> list[tuple[int, int, bytes]]:
     """(time, queue number, id) of what is due, earliest first; remembers where the rest starts."""
     now_ns = engine.clock.now_ns()
-    lower = bytes((kind,)) + keys.u64(engine.next_due_ns[kind])
+    # Where the last slice ended, unless that was before the time up to which there is nothing by now.
+    lower = max(bytes((kind,)) + keys.u64(engine.next_due_ns[kind]), engine.next_due_row.pop(kind, b""))
     rows: list[tuple[int, int, bytes]] = []
     next_ns = FAR_FUTURE_NS
     try:
-        for key, _ in engine.kv.scan(engine.due, lower, bytes((kind + 1,)), limit=limit + 1):
+        for key, _ in engine.kv.scan(engine.due, lower, bytes((kind + 1,)), limit=SLICE + 1):
             _, at_ns, qid, raw_id = keys.parse_due(key)
-            if at_ns > now_ns or len(rows) == limit:
-                next_ns = at_ns
+            if at_ns > now_ns or len(rows) == SLICE:
+                next_ns, engine.next_due_row[kind] = at_ns, key
                 break
             rows.append((at_ns, qid, raw_id))
     except StorageCorrupt as error:
