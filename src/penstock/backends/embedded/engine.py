@@ -262,9 +262,14 @@ class Engine:
         self.meter.sync_s.observe(max(0, self.clock.now_ns() - started_ns) / NS_PER_S)
         return True
 
+    def now_ns(self) -> int:
+        """The time: one and the same throughout a transaction, or what it has just decided would not hold."""
+        txn = self.open_transaction
+        return self.clock.now_ns() if txn is None else txn.now_ns
+
     def bucket_changed(self, bucket: Bucket) -> None:
         """It may have tokens earlier than the queues think: those that wait for some look again."""
-        now_ns = self.clock.now_ns()
+        now_ns = self.now_ns()
         for q in self.by_qid.values():
             if q.loaded:
                 q.ready.bucket_changed(bucket, now_ns)

@@ -135,10 +135,16 @@ class ReadyIndex:
 
     def undelivered(self, txn: Transaction, lane: Lane) -> None:
         """A row that was taken was not handed out after all: it has used no tokens and is not in flight."""
+        self._unserve(lane)
         self._give_back(txn, lane)
         if self._fifo:
             self._gates.retire(lane)
         self.ended(lane.lane)
+
+    def _unserve(self, lane: Lane) -> None:
+        self.served -= 1
+        if lane.turn is not None:
+            lane.turn.served -= 1
 
     def _give_back(self, txn: Transaction, lane: Lane) -> None:
         for claim in lane.claims:
@@ -182,7 +188,10 @@ class ReadyIndex:
             self._gates.equip(lane, lane.turn or self._join(lane), dict.fromkeys(throttle_keys))
             if not self._gates.are_free(lane, txn.now_ns):
                 self._lanes.put_back(txn, lane, row)
+                self._unserve(lane)
                 self.ended(lane.lane)
+                if lane.place == Place.NOWHERE:  # It had no other row, and left the line when it was taken.
+                    self._enlist(lane)
                 return False
             self._take_tokens(txn, lane, 1)
             self._gates.served(lane, 1, _weight(row))
@@ -208,7 +217,7 @@ class ReadyIndex:
             return
         place = lane.place
         if place == Place.IN_LINE:
-            self._gates.left(lane, self._engine.clock.now_ns())
+            self._gates.left(lane, self._engine.now_ns())
         elif place == Place.WAITING:
             self._gates.withdraw(lane)
         self._gates.retire(lane)
@@ -230,7 +239,7 @@ class ReadyIndex:
             lane.place = Place.ASIDE
             turn.aside.append(lane)
             return
-        if lane.claims and not self._gates.let_in(lane, self._engine.clock.now_ns(), waited=waited):
+        if lane.claims and not self._gates.let_in(lane, self._engine.now_ns(), waited=waited):
             return
         turn.enter(lane)
         if not turn.listed:
@@ -445,16 +454,18 @@ class ReadyIndex:
 
     def _account(self, txn: Transaction, turn: Turn, lane: Lane, share: int, weight: int) -> None:
         """What was taken uses tokens, and is in flight."""
+        others_first = False
         if lane.claims:
             self._take_tokens(txn, lane, share)
-            if self._gates.served(lane, share, weight) and lane.place == Place.IN_LINE:
-                self._step_out(turn, lane, txn.now_ns)
-                self._place(lane)
+            others_first = self._gates.served(lane, share, weight)
         if self._per_key is not None:
             name = turn.key[1:]
             self._in_flight[name] = in_flight = self._in_flight.get(name, 0) + share
             if in_flight >= self._per_key:
                 self._set_aside(turn, txn.now_ns)
+        if others_first and lane.place == Place.IN_LINE:
+            self._step_out(turn, lane, txn.now_ns)
+            self._place(lane)
 
 
 def _key(lane_bytes: bytes) -> bytes:
