@@ -41,7 +41,7 @@ class ReadyIndex:
         #: Rows taken since it was loaded; and whether someone counts what there is.
         self.served = 0
         self._counting = False
-        #: Lanes in line that lost rows out of turn: an empty one must not keep tokens from others.
+        #: Lanes with tokens to use that lost rows out of turn: an empty one must not keep them from others.
         self._may_be_empty: list[Lane] = []
         #: How often a lane became empty, since the last look at how many are.
         self._rests = 0
@@ -63,7 +63,7 @@ class ReadyIndex:
             self._head_may_differ(lane_bytes)
         else:
             lane = self._lanes.get(lane_bytes)
-            if lane is not None and lane.claims and lane.place == Place.IN_LINE:
+            if lane is not None and lane.claims and self._gates.has_tokens_for(lane):
                 self._may_be_empty.append(lane)
 
     # -- numbers by key -------------------------------------------------------------------------
@@ -128,10 +128,10 @@ class ReadyIndex:
         else:
             self._in_flight.pop(name, None)
         for turn in self._full.pop(name, ()):
-            aside, turn.aside = turn.aside or [], None
-            for lane in aside:
-                lane.place = Place.NOWHERE
-                self._enlist(lane)
+            turn.full = False
+            self._gates.return_to(turn, self._engine.now_ns())
+            if turn.aside:
+                self._list(turn)
 
     def undelivered(self, txn: Transaction, lane: Lane) -> None:
         """A row that was taken was not handed out after all: it has used no tokens and is not in flight."""
@@ -219,7 +219,7 @@ class ReadyIndex:
         if place == Place.IN_LINE:
             self._gates.left(lane, self._engine.now_ns())
         elif place == Place.WAITING:
-            self._gates.withdraw(lane)
+            self._gates.withdraw(lane, self._engine.now_ns())
         self._gates.retire(lane)
         if place == Place.WAITING:
             self._enlist(lane)
@@ -235,13 +235,15 @@ class ReadyIndex:
     def _place(self, lane: Lane, *, waited: bool = False) -> None:
         """Find a place for a lane that is in none."""
         turn = lane.turn or self._join(lane)
-        if turn.aside is not None:
-            lane.place = Place.ASIDE
-            turn.aside.append(lane)
+        if turn.full:
+            turn.set_aside(lane)
             return
         if lane.claims and not self._gates.let_in(lane, self._engine.now_ns(), waited=waited):
             return
         turn.enter(lane)
+        self._list(turn)
+
+    def _list(self, turn: Turn) -> None:
         if not turn.listed:
             turn.listed = True
             self._rings[turn.key[0]].append(turn)
@@ -280,9 +282,9 @@ class ReadyIndex:
     def _set_aside(self, turn: Turn, now_ns: int) -> None:
         """The key at the head of its ring has enough in flight."""
         self._unlist(turn)
-        turn.aside = turn.clear()
-        for lane in turn.aside:
-            lane.place = Place.ASIDE
+        turn.full = True
+        for lane in turn.clear():
+            turn.set_aside(lane)
             if lane.claims:
                 self._gates.left(lane, now_ns)
         self._full.setdefault(turn.key[1:], []).append(turn)
@@ -325,14 +327,18 @@ class ReadyIndex:
         return out
 
     def _look_at(self, lane: Lane, now_ns: int) -> None:
-        """Whether a lane in line has anything left."""
-        if lane.turn is None or lane.place != Place.IN_LINE:
+        """Whether a lane with tokens to use has anything left to use them for."""
+        if lane.turn is None or not self._gates.has_tokens_for(lane):
             return
         self._lanes.fill(lane)
-        if not lane.rows:
+        if lane.rows:
+            return
+        if lane.place == Place.IN_LINE:
             lane.turn.remove(lane)
             self._gates.left(lane, now_ns)
-            self._rests += 1
+        else:
+            self._gates.withdraw(lane, now_ns)
+        self._rests += 1
 
     def _release(self, now_ns: int) -> None:
         """Lanes for which there are tokens stand in line again; one that is empty by now uses none."""
@@ -341,6 +347,7 @@ class ReadyIndex:
             if lane.rows:
                 self._place(lane, waited=True)
             else:
+                self._gates.withdraw(lane, now_ns)
                 self._rests += 1
 
     def _serve(self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, Row]]) -> None:
@@ -424,18 +431,24 @@ class ReadyIndex:
         """The lane in the key's line whose first row is the earliest; those that are empty leave it."""
         if turn.undiscovered_from is not None:
             turn.undiscovered_from = self._lanes.discover_key(turn.key, turn.undiscovered_from)
-        while (lane := turn.earliest()) is not None:
-            self._lanes.fill(lane)
-            if not lane.rows:
-                self._step_out(turn, lane, now_ns)
-                self._rests += 1
-            elif not turn.is_behind(lane):
+        while True:
+            lane = turn.earliest()
+            if lane is not None:
+                self._lanes.fill(lane)
+                if not lane.rows:
+                    self._step_out(turn, lane, now_ns)
+                    self._rests += 1
+                    continue
+                if turn.is_behind(lane):
+                    continue
+            back = turn.back_before(lane)
+            if back is None:
                 return lane
-        return None
+            self._enlist(back)
 
     def _allowed(self, turn: Turn, lane: Lane, share: int, now_ns: int) -> int:
         """How much of its share the lane may have; with 0, it has another place now."""
-        if turn.line:
+        if turn.line or turn.aside:
             share = 1  # The next row may be another lane's.
         if self._per_key is not None:
             room = self._per_key - self._in_flight.get(turn.key[1:], 0)
@@ -444,8 +457,8 @@ class ReadyIndex:
                 return 0
             share = min(share, room)
         if lane.claims:
-            tokens = min(claim.gate.bucket.tokens(now_ns) for claim in lane.claims)
-            if not tokens:
+            tokens = min(claim.gate.free_tokens(now_ns) for claim in lane.claims)
+            if tokens <= 0:
                 self._step_out(turn, lane, now_ns)
                 self._place(lane, waited=True)
                 return 0
