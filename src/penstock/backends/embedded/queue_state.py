@@ -36,6 +36,8 @@ class QueueState:
         self.arrived = threading.Condition(lock)
         self.meter = QueueMeter()
         self.waiters = 0
+        #: Those who wait know of no token that comes after this: one of them may not know of an earlier one.
+        self.waiters_know_ns = 0
         self.loaded = False
         self.runs: list[bytes] = []
         self.pending = 0
@@ -115,6 +117,20 @@ class QueueState:
     def next_release_ns(self) -> int:
         """A time before which nothing is handed out that only waits for tokens."""
         return self.ready.next_release_ns() if self.room(1) else NEVER_NS
+
+    def watched_release_ns(self) -> int:
+        """The same, for one who is about to wait for it."""
+        release_ns = self.next_release_ns()
+        self.waiters_know_ns = max(self.waiters_know_ns, release_ns) if self.waiters else release_ns
+        return release_ns
+
+    def tell_waiters(self) -> None:
+        """After a lease: a token may come earlier than those who wait thought. Not all were told of what it
+        is for, and who was may have gone.
+        """
+        if self.waiters and self.next_release_ns() < self.waiters_know_ns:
+            self.waiters_know_ns = 0
+            self.arrived.notify_all()
 
     @property
     def limits_keys(self) -> bool:
