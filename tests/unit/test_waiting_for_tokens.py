@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 
@@ -24,6 +25,10 @@ class Watched(ManualClock):
         super().wait(condition, timeout_ns)
 
 
+def is_more_than(clock: ManualClock, count: int) -> bool:
+    return clock.waiters() > count
+
+
 @pytest.mark.parametrize("wait_s", [(1, 60, 60), (60, 60, 60), (60, 1, 60)])
 def test_all_who_wait_know_when_the_token_comes_though_one_was_told_of_the_message(
     wait_s: tuple[float, ...],
@@ -39,8 +44,8 @@ def test_all_who_wait_know_when_the_token_comes_though_one_was_told_of_the_messa
     polls = []
     for seconds in wait_s:
         waiting = clock.waiters()
-        polls.append(Background(lambda seconds=seconds: q.lease(1, wait_s=seconds)))
-        wait_until(lambda waiting=waiting: clock.waiters() > waiting)
+        polls.append(Background(partial(q.lease, 1, wait_s=seconds)))
+        wait_until(partial(is_more_than, clock, waiting))
     q.enqueue(b"throttled", throttle_keys=["api"])
     wait_until(lambda: max(clock.until_ns.values()) <= token_ns)
 

@@ -70,7 +70,7 @@ class Bucket:
     @property
     def interval_ns(self) -> int:
         """How long one token takes to come; 0 if none does."""
-        return TOKEN // self.rate_nano if self.rate_nano else 0
+        return -(-TOKEN // self.rate_nano) if self.rate_nano else 0
 
     def tokens(self, now_ns: int) -> int:
         """Whole tokens."""

@@ -349,6 +349,8 @@ class Transaction:
         self.due_deletions: dict[Due, int] = {}
         #: Buckets whose tokens changed: they are part of this write.
         self.drawn: set[Bucket] = set()
+        #: Those of them that some were given back to.
+        self.refilled: set[Bucket] = set()
         self._marked: dict[int, QueueState] = {}
         #: queue, which rate, how many: counted once they are written.
         self.rates: list[tuple[QueueState, int, int]] = []
@@ -394,6 +396,8 @@ class Transaction:
             raise
         engine.writes += 1
         engine.open_transaction = engine.write_failure = None
+        for bucket in self.refilled:
+            engine.bucket_changed(bucket)
         for q, which, count in self.rates:
             q.meter.rates.add(self.now_ns, which, count)
         for q, kind, count in self.events:

@@ -188,6 +188,9 @@ class Gates:
         """The lane is about to wait: keep the token of the gate that has just let it go, and those that were
         kept for it before, until the other one opens; if that is worth it.
         """
+        if shut.gate.bucket.rate_nano:
+            # Those inside use their tokens meanwhile, and the next one to come is all that is waited for.
+            opens_ns = min(opens_ns, now_ns + shut.gate.bucket.interval_ns)
         is_next = shut.gate.is_next(shut)
         for claim in lane.claims:
             gate = claim.gate

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.backends.embedded import keys
+from penstock.backends.embedded.fifo import FifoIndex
 from penstock.backends.embedded.keys import Meta, StateCode
 from penstock.backends.embedded.meters import QueueMeter
 from penstock.backends.embedded.ready import ReadyIndex
@@ -61,7 +62,11 @@ class QueueState:
     def _load_ready(self, engine: Engine) -> None:
         """Where keys are limited, what is in flight of each is counted: as many rows as are in flight."""
         settings = self.settings
-        self.ready = ReadyIndex(engine, self.qid, fifo=settings.fifo, per_key=settings.max_leased_per_key)
+        self.ready = (
+            FifoIndex(engine, self.qid)
+            if settings.fifo
+            else ReadyIndex(engine, self.qid, per_key=settings.max_leased_per_key)
+        )
         if not self.limits_keys:
             return
         for code in _IN_FLIGHT if settings.fifo else _IN_FLIGHT[:1]:
