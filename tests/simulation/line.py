@@ -130,6 +130,17 @@ class Line:
             for other in ready
         )
 
+    def may_be_kept_back(self, item: Item, buckets: Buckets) -> bool:
+        """Whether a token that it needs may be kept for a message that waits for another one besides."""
+        return any(
+            (self.settings.fifo or other.new.priority == item.new.priority)
+            and self.range_of(other) != self.range_of(item)
+            and buckets.limiting(other) & buckets.limiting(item)
+            and not buckets.have_tokens(other)
+            and len(buckets.limiting(other)) > 1
+            for other in self.of(State.READY)
+        )
+
     def _has_room(self, item: Item) -> bool:
         """Whether another message of its key may be in flight."""
         key, per_key = item.new.fairness_key, self.settings.max_leased_per_key

@@ -42,6 +42,12 @@ def draw_operation(pick: Pick) -> Operation:
     return Operation(what, _OPERATIONS[what][1](pick))
 
 
+def draw_throttled_operation(pick: Pick) -> Operation:
+    """The same, but what is about tokens above all: buckets that fill again, and many that want them."""
+    what = pick(_THROTTLED_BY_WEIGHT)
+    return Operation(what, _THROTTLED[what][1](pick))
+
+
 def draw_settings(pick: Pick) -> dict[str, object]:
     options: dict[str, Sequence[object]] = {
         "lease_s": (5, 30),
@@ -219,3 +225,50 @@ _OPERATIONS: dict[str, tuple[int, Callable[[Pick], dict[str, Any]]]] = {
     "look": (1, lambda pick: {}),
 }
 _BY_WEIGHT = [what for what, (weight, _) in _OPERATIONS.items() for _ in range(weight)]
+
+
+# -- what is about tokens -------------------------------------------------------------------------------
+
+_BUSY = ("a", "a", "fifo")
+_WANTED = ((), ("t",), ("t/2 é",), ("t", "t/2 é"), ("t/2 é", "t"), ("t", "never set"), THROTTLES)
+
+
+def _throttled_batch(pick: Pick) -> dict[str, Any]:
+    batch = [
+        NewMessage(
+            fairness_key=pick(("", "k", "k/2", "k/3")),
+            weight=pick((1, 1, 1, 3)),
+            throttle_keys=pick(_WANTED),
+            priority=pick((4, 4, 4, 9)),
+            ttl_s=pick((None,) * 7 + (3,)),
+            id=pick((None, None, None, *IDS)),
+        )
+        for _ in range(pick((1, 2, 5)))
+    ]
+    return {"name": pick(_BUSY), "batch": batch, "fault": pick(_YES_ONCE_IN_EIGHT)}
+
+
+#: Weight and arguments, by operation: those that need no others come as they are elsewhere.
+_THROTTLED: dict[str, tuple[int, Callable[[Pick], dict[str, Any]]]] = {
+    "enqueue": (8, _throttled_batch),
+    "upsert": (1, _throttled_batch),
+    "lease": (14, lambda pick: _lease(pick) | {"name": pick(_BUSY), "lease_s": pick((1000, 1000, 2))}),
+    "ack": (7, _hand_in),
+    "nack": (3, _nack),
+    "move": (2, _move),
+    "throttle": (
+        2,
+        lambda pick: _throttle(pick) | {"rate_per_s": pick((0.3, 1, 1, 7)), "burst": pick((1, 1, 2))},
+    ),
+    "advance": (9, lambda pick: {"seconds": pick((0.001, 0.1, 0.5, 0.5, 1, 1, 3))}),
+    "update": (
+        1,
+        lambda pick: {
+            "name": pick(_BUSY),
+            "settings": {"max_leased": pick((None, None, 4)), "max_leased_per_key": pick((None, None, 1, 2))},
+        },
+    ),
+    "purge": (1, lambda pick: {"name": pick(_BUSY), "state": None, "fault": pick(_YES_ONCE_IN_EIGHT)}),
+    "close_and_reopen": (1, lambda pick: {}),
+}
+_THROTTLED_BY_WEIGHT = [what for what, (weight, _) in _THROTTLED.items() for _ in range(weight)]

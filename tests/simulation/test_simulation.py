@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import random
 import traceback
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from tests.simulation.operations import Operation, draw_operation
+from tests.simulation.operations import Operation, Pick, draw_operation, draw_throttled_operation
 from tests.simulation.stores import MemorySimulation, RocksSimulation
 from tests.simulation.system import Simulation
 
@@ -57,9 +58,14 @@ class RocksMachine(MemoryMachine):
     simulated = RocksSimulation
 
 
-def walk(simulated: type[Simulation], seed: int, steps: int) -> None:
+def walk(
+    simulated: type[Simulation],
+    seed: int,
+    steps: int,
+    draw: Callable[[Pick], Operation] = draw_operation,
+) -> None:
     rng = random.Random(seed)
-    history = [draw_operation(rng.choice) for _ in range(steps)]
+    history = [draw(rng.choice) for _ in range(steps)]
     failure = failure_of(simulated, history)
     if failure:
         history = without_the_needless(simulated, history, failure)
@@ -113,6 +119,11 @@ def test_a_long_history_in_memory_agrees_with_the_model(seed: int) -> None:
     walk(MemorySimulation, seed, steps=100)
 
 
+@pytest.mark.parametrize("seed", range(24))
+def test_a_long_history_of_throttles_in_memory_agrees_with_the_model(seed: int) -> None:
+    walk(MemorySimulation, seed, steps=100, draw=draw_throttled_operation)
+
+
 @pytest.mark.parametrize("seed", range(1000, 1004))
 def test_a_long_history_on_rocksdb_agrees_with_the_model(seed: int) -> None:
     walk(RocksSimulation, seed, steps=100)
@@ -127,6 +138,12 @@ def test_many_short_histories_in_memory_agree_with_the_model() -> None:
 @pytest.mark.parametrize("seed", range(10_000, 10_150))
 def test_many_long_histories_in_memory_agree_with_the_model(seed: int) -> None:
     walk(MemorySimulation, seed, steps=250)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(30_000, 30_300))
+def test_many_long_histories_of_throttles_in_memory_agree_with_the_model(seed: int) -> None:
+    walk(MemorySimulation, seed, steps=200, draw=draw_throttled_operation)
 
 
 @pytest.mark.soak

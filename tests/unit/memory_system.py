@@ -23,8 +23,13 @@ GARBAGE = b"\x09 garbage"
 class MemorySystem:
     """An opened store and its parts."""
 
-    def __init__(self, store: MemoryStore | None = None, durability: Durability = "os") -> None:
-        self.clock = ManualClock()
+    def __init__(
+        self,
+        store: MemoryStore | None = None,
+        durability: Durability = "os",
+        clock: ManualClock | None = None,
+    ) -> None:
+        self.clock = clock or ManualClock()
         self.store = store or MemoryStore(SPACES)
         self.backend = EmbeddedBackend(
             self.store,

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Engine
+from penstock.backends.embedded.fifo import FifoIndex
 from penstock.backends.embedded.keys import SPACES
 from penstock.backends.embedded.ready import ReadyIndex
 from penstock.backends.embedded.rows import encode_ready
@@ -77,7 +78,7 @@ class Bench:
         self.index = self.opened()
 
     def opened(self) -> ReadyIndex:
-        return ReadyIndex(self.engine, QID, fifo=self.fifo)
+        return FifoIndex(self.engine, QID) if self.fifo else ReadyIndex(self.engine, QID)
 
     def reopen(self) -> None:
         """As after a failed write, or in a new process."""

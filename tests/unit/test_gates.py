@@ -69,7 +69,26 @@ def two_scarce_buckets(system: MemorySystem, q: Queue, lanes: int) -> None:
     )
 
 
-SHAPES = [lanes_of_one_bucket, sets_that_share_a_bucket, one_key_with_many_sets, two_scarce_buckets]
+def two_buckets_whose_tokens_never_come_together(system: MemorySystem, q: Queue, lanes: int) -> None:
+    for key in ("api", "other"):
+        system.backend.set_throttle(key, 1, 1)
+        q.enqueue(b"", fairness_key="0", throttle_keys=[key])
+        q.lease(1)
+        system.clock.advance(0.5)
+    sets = (("api",), ("other",), ("api", "other"))
+    for n in range(3):
+        q.enqueue_many(
+            [NewMessage(fairness_key=f"{i}", throttle_keys=sets[(i + n) % 3]) for i in range(lanes)]
+        )
+
+
+SHAPES = [
+    lanes_of_one_bucket,
+    sets_that_share_a_bucket,
+    one_key_with_many_sets,
+    two_scarce_buckets,
+    two_buckets_whose_tokens_never_come_together,
+]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -171,3 +190,24 @@ def test_a_key_that_was_away_saves_no_tokens_up() -> None:
         served[one.fairness_key] += 1
         q.ack([one.receipt])
     assert abs(served["a"] - 10) <= 2, served
+
+
+@pytest.mark.parametrize("limit_per_s", [None, 1])
+def test_with_a_limit_for_its_key_a_lane_costs_the_same_however_many_others_the_key_has(
+    limit_per_s: float | None,
+) -> None:
+    costs = {}
+    for lanes in (FEW, MANY):
+        system = MemorySystem()
+        q = system.create("q", max_leased_per_key=2)
+        for n in range(lanes if limit_per_s else 0):
+            system.backend.set_throttle(f"{n}", limit_per_s or 0, 1)
+        q.enqueue_many([NewMessage(throttle_keys=[f"{n % lanes}"]) for n in range(3 * lanes)])
+        held = q.lease(2)
+        with counted() as found:
+            for _ in range(15):
+                q.ack([held.pop(0).receipt])
+                held += q.lease(1)
+        costs[lanes] = found.total()
+    assert costs[MANY] <= costs[FEW] * 1.5, costs
+    assert costs[MANY] <= 15 * 10

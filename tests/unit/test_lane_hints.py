@@ -46,7 +46,7 @@ def test_hints_of_one_queue_say_nothing_about_another() -> None:
     prefix = keys.meta(Meta.LANE_HINT)
     written = [key for key, _ in bench.store.scan(bench.engine.meta, prefix, keys.after_prefix(prefix))]
     assert written == [keys.lane_hint(QID, lane_of((4, "")))]
-    other = ReadyIndex(bench.engine, QID + 1, fifo=False)
+    other = ReadyIndex(bench.engine, QID + 1)
     assert list(other.scan(None)) == []
 
 

@@ -67,6 +67,11 @@ class Bucket:
             return self.units
         return min(self.units + elapsed_ns * self.rate_nano, (self.burst or 0) * TOKEN)
 
+    @property
+    def interval_ns(self) -> int:
+        """How long one token takes to come; 0 if none does."""
+        return -(-TOKEN // self.rate_nano) if self.rate_nano else 0
+
     def tokens(self, now_ns: int) -> int:
         """Whole tokens."""
         return PLENTY if self.burst is None else self._units(now_ns) // TOKEN

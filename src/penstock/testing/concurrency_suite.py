@@ -190,6 +190,24 @@ class ConcurrencySuite(BackendCase):
             ack(q, held)
         assert abs(shares["two"] - 200) <= 6, shares
 
+    @requires("fairness")
+    def test_a_key_that_is_full_in_the_middle_of_its_turn_has_the_rest_of_it_when_there_is_room(
+        self, ps: Penstock
+    ) -> None:
+        q = limited(ps, max_leased_per_key=5)
+        q.enqueue_many([NewMessage(fairness_key="ten", weight=10)] * 500)
+        for n in range(10):
+            q.enqueue_many([NewMessage(fairness_key=f"{n}")] * 100)
+        held = take(q, 8)
+        served: Counter[str] = Counter()
+        for _ in range(690):  # Eight consumers.
+            ack(q, [held.pop(0)])
+            held += take(q, 1)
+            served[held[-1].fairness_key] += 1
+        # Ten of its own, ten of the others in their turns, and a few that these get while it is full. Of a
+        # turn that ended whenever it is full, it would have five.
+        assert served["ten"] >= 10 / 27 * 690, served
+
     @requires("fifo")
     def test_a_limit_holds_in_a_fifo_queue(self, ps: Penstock) -> None:
         q = limited(ps, max_leased=2, max_leased_per_key=5, fifo=True)

@@ -41,6 +41,7 @@ from penstock.testing.stats_suite import StatsSuite
 from penstock.testing.sweep_suite import SweepSuite
 from penstock.testing.thread_suite import ThreadSuite
 from penstock.testing.throttle_limit_suite import ThrottleLimitSuite
+from penstock.testing.throttle_line_suite import ThrottleLineSuite
 from penstock.testing.throttle_suite import ThrottleSuite
 from penstock.testing.time_suite import TimeSuite
 from penstock.testing.transition_suite import TransitionSuite
@@ -70,6 +71,7 @@ class BackendSuite(
     FairnessSuite,
     ThrottleSuite,
     ThrottleLimitSuite,
+    ThrottleLineSuite,
     ConcurrencySuite,
     KeySuite,
     FifoSuite,

@@ -225,6 +225,34 @@ class ThrottleSuite(BackendCase):
         for start in (0, 40, 80):
             assert len(set(order[start : start + 40])) == 40
 
+    @requires("throttling", "fairness")
+    @pytest.mark.parametrize(("rates", "step_s"), [((1, 1), 0.5), ((10, 7), 0.1), ((3, 0.5), 0.25)])
+    @pytest.mark.parametrize("burst", [1, 3])
+    def test_a_key_that_needs_two_tokens_has_its_share_of_both(
+        self,
+        ps: Penstock,
+        q: Queue,
+        clock: ManualClock,
+        rates: tuple[float, float],
+        step_s: float,
+        burst: int,
+    ) -> None:
+        # Whoever needs one alone must not have each as it comes: here, they never come together.
+        for key, rate_per_s in zip("xy", rates, strict=True):
+            ps.throttles.set(key, rate_per_s, burst)
+            take_token(q, key)
+            clock.advance(step_s)
+        for keys in ("x", "y", "xy"):
+            q.enqueue_many([NewMessage(fairness_key=keys, throttle_keys=list(keys))] * 400)
+        shares: Counter[str] = Counter()
+        while sum(shares.values()) < 300:
+            clock.advance(step_s)
+            while held := q.lease(10):
+                shares.update(one.fairness_key for one in held)
+                ack(q, held)
+        scarce = "x" if rates[0] < rates[1] else "y"
+        assert abs(shares["xy"] - shares[scarce]) <= 0.1 * shares[scarce] + 2, shares
+
     # -- sharing --------------------------------------------------------------------------------
 
     @requires("throttling")

@@ -265,9 +265,14 @@ class Engine:
         self.meter.sync_s.observe(max(0, self.clock.now_ns() - started_ns) / NS_PER_S)
         return True
 
+    def now_ns(self) -> int:
+        """The time: one and the same throughout a transaction, or what it has just decided would not hold."""
+        txn = self.open_transaction
+        return self.clock.now_ns() if txn is None else txn.now_ns
+
     def bucket_changed(self, bucket: Bucket) -> None:
         """It may have tokens earlier than the queues think: those that wait for some look again."""
-        now_ns = self.clock.now_ns()
+        now_ns = self.now_ns()
         for q in self.by_qid.values():
             if q.loaded:
                 q.ready.bucket_changed(bucket, now_ns)
@@ -354,6 +359,8 @@ class Transaction:
         self.due_deletions: dict[Due, int] = {}
         #: Buckets whose tokens changed: they are part of this write.
         self.drawn: set[Bucket] = set()
+        #: Those of them that some were given back to.
+        self.refilled: set[Bucket] = set()
         self._marked: dict[int, QueueState] = {}
         #: queue, which rate, how many: counted once they are written.
         self.rates: list[tuple[QueueState, int, int]] = []
@@ -399,6 +406,8 @@ class Transaction:
             raise
         engine.writes += 1
         engine.open_transaction = engine.write_failure = None
+        for bucket in self.refilled:
+            engine.bucket_changed(bucket)
         for q, which, count in self.rates:
             q.meter.rates.add(self.now_ns, which, count)
         for q, kind, count in self.events:

@@ -11,6 +11,7 @@ import msgspec
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.deadletter import kill
 from penstock.backends.embedded.engine import Engine, Transaction
+from penstock.backends.embedded.fifo import FifoIndex
 from penstock.backends.embedded.healing import DamagedBodies, decodes, heal_orphans, without_strays
 from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.lanes import Lane
@@ -76,8 +77,8 @@ def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: 
             return []
     until_ns = txn.now_ns + lease_ns
     try:
-        if q.settings.fifo:
-            taken, bodies = _with_tokens(txn, q, taken, bodies)
+        if isinstance(q.ready, FifoIndex):
+            taken, bodies = _with_tokens(txn, q.ready, taken, bodies)
         granted = _grant(txn, q, taken, bodies, until_ns, consumer) if taken else []
         return _deliveries(q, granted, txn.now_ns, until_ns, consumer)
     except (struct.error, msgspec.DecodeError, UnicodeDecodeError, StorageCorrupt) as error:
@@ -96,7 +97,7 @@ class _Granted(NamedTuple):
 
 
 def _with_tokens(
-    txn: Transaction, q: QueueState, taken: list[tuple[Lane, Row]], bodies: list[bytes]
+    txn: Transaction, index: FifoIndex, taken: list[tuple[Lane, Row]], bodies: list[bytes]
 ) -> tuple[list[tuple[Lane, Row]], list[bytes]]:
     """Those that need no tokens, or get them: what a fifo line throttles is known by its bodies alone.
 
@@ -106,7 +107,7 @@ def _with_tokens(
         (pair, body)
         for pair, body in zip(taken, bodies, strict=True)
         if 0 < int.from_bytes(pair[1][1][8:16], "big") <= txn.now_ns
-        or q.ready.draw(txn, *pair, decode_variable(_variable(body))[2])
+        or index.draw(txn, *pair, decode_variable(_variable(body))[2])
     ]
     return [pair for pair, _ in kept], [body for _, body in kept]
 

@@ -109,6 +109,7 @@ class Polling:
                 looked += wanted
                 if looked - len(deliveries) >= SLICE:
                     break  # Enough for one write.
+            q.tell_waiters()
             if engine.calls.answering and deliveries:  # Their receipts are enough to find them again.
                 txn.answered([delivery.receipt for delivery in deliveries])
             return deliveries if deliveries or not looked else None
@@ -120,7 +121,7 @@ class Polling:
             engine.check_usable()
             q = engine.queue(queue)
             now_ns = engine.clock.now_ns()
-            until_ns = min(deadline_ns, engine.earliest_due_ns(), q.next_release_ns())
+            until_ns = min(deadline_ns, engine.earliest_due_ns(), q.watched_release_ns())
             if q.lease_may_succeed(now_ns) or until_ns <= now_ns:
                 return
             engine.waiting.add(q)

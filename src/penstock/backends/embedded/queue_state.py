@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.backends.embedded import keys
+from penstock.backends.embedded.fifo import FifoIndex
 from penstock.backends.embedded.keys import Meta, StateCode
 from penstock.backends.embedded.meters import QueueMeter
 from penstock.backends.embedded.ready import ReadyIndex
@@ -36,6 +37,8 @@ class QueueState:
         self.arrived = threading.Condition(lock)
         self.meter = QueueMeter()
         self.waiters = 0
+        #: Those who wait know of no token that comes after this: one of them may not know of an earlier one.
+        self.waiters_know_ns = 0
         self.loaded = False
         self.runs: list[bytes] = []
         self.pending = 0
@@ -59,7 +62,11 @@ class QueueState:
     def _load_ready(self, engine: Engine) -> None:
         """Where keys are limited, what is in flight of each is counted: as many rows as are in flight."""
         settings = self.settings
-        self.ready = ReadyIndex(engine, self.qid, fifo=settings.fifo, per_key=settings.max_leased_per_key)
+        self.ready = (
+            FifoIndex(engine, self.qid)
+            if settings.fifo
+            else ReadyIndex(engine, self.qid, per_key=settings.max_leased_per_key)
+        )
         if not self.limits_keys:
             return
         for code in _IN_FLIGHT if settings.fifo else _IN_FLIGHT[:1]:
@@ -115,6 +122,20 @@ class QueueState:
     def next_release_ns(self) -> int:
         """A time before which nothing is handed out that only waits for tokens."""
         return self.ready.next_release_ns() if self.room(1) else NEVER_NS
+
+    def watched_release_ns(self) -> int:
+        """The same, for one who is about to wait for it."""
+        release_ns = self.next_release_ns()
+        self.waiters_know_ns = max(self.waiters_know_ns, release_ns) if self.waiters else release_ns
+        return release_ns
+
+    def tell_waiters(self) -> None:
+        """After a lease: a token may come earlier than those who wait thought. Not all were told of what it
+        is for, and who was may have gone.
+        """
+        if self.waiters and self.next_release_ns() < self.waiters_know_ns:
+            self.waiters_know_ns = 0
+            self.arrived.notify_all()
 
     @property
     def limits_keys(self) -> bool:

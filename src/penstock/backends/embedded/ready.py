@@ -8,7 +8,7 @@ so that a lease does not pay for what it cannot hand out.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.backends.embedded import keys, lanes
@@ -29,10 +29,9 @@ IDLE_LANES = 4096
 class ReadyIndex:
     """Whose turn it is in one queue. With `per_key`, so many messages of a key may be in flight."""
 
-    def __init__(self, engine: Engine, qid: int, *, fifo: bool = False, per_key: int | None = None) -> None:
+    def __init__(self, engine: Engine, qid: int, *, per_key: int | None = None) -> None:
         self._engine = engine
-        self._fifo = fifo
-        self._per_key = 1 if fifo else per_key
+        self._per_key = per_key
         self._lanes = Lanes(engine, qid, self._enlist)
         self._gates = Gates(engine)
         self._levels = Levels()
@@ -41,15 +40,14 @@ class ReadyIndex:
         #: Rows taken since it was loaded; and whether someone counts what there is.
         self.served = 0
         self._counting = False
-        #: Lanes in line that lost rows out of turn: an empty one must not keep tokens from others.
+        #: Lanes with tokens to use that lost rows out of turn: an empty one must not keep them from others.
         self._may_be_empty: list[Lane] = []
         #: How often a lane became empty, since the last look at how many are.
         self._rests = 0
         #: By fairness key: messages in flight, and turns that are set aside for it.
         self._in_flight: dict[bytes, int] = {}
         self._full: dict[bytes, list[Turn]] = {}
-        self.add = self._add_to_fifo if fifo else self._lanes.add
-        self.add_all = self._add_all_to_fifo if fifo else self._lanes.add_all
+        self.add, self.add_all = self._lanes.add, self._lanes.add_all
         self.oldest_order_ns = self._lanes.oldest_order_ns
 
     def scan(self, after: bytes | None, lane_prefix: bytes = b"") -> Iterator[Row]:
@@ -59,12 +57,9 @@ class ReadyIndex:
     def forget(self, lane_bytes: bytes) -> None:
         """Rows of this lane are being deleted out of turn."""
         self._lanes.forget(lane_bytes)
-        if self._fifo:
-            self._head_may_differ(lane_bytes)
-        else:
-            lane = self._lanes.get(lane_bytes)
-            if lane is not None and lane.claims and lane.place == Place.IN_LINE:
-                self._may_be_empty.append(lane)
+        lane = self._lanes.get(lane_bytes)
+        if lane is not None and lane.claims and self._gates.has_tokens_for(lane):
+            self._may_be_empty.append(lane)
 
     # -- numbers by key -------------------------------------------------------------------------
 
@@ -101,7 +96,7 @@ class ReadyIndex:
         self._lanes.fill(lane)
         if not lane.rows:
             return None, None
-        return _weight(lane.rows[lane.at]), int.from_bytes(lane.first[:8], "big")
+        return weight_of(lane.rows[lane.at]), int.from_bytes(lane.first[:8], "big")
 
     def in_flight(self, fairness_key: bytes) -> int | None:
         """Where keys are limited, what counts against the limit of one."""
@@ -112,33 +107,39 @@ class ReadyIndex:
     # -- what stands in the way -----------------------------------------------------------------
 
     def started(self, lane_bytes: bytes) -> None:
-        """A message of this lane's key is in flight: leased, or in a fifo queue waiting for its retry."""
+        """A message of this lane's key is in flight."""
         if self._per_key is not None:
-            name = _name(lane_bytes)
-            self._in_flight[name] = 1 if self._fifo else self._in_flight.get(name, 0) + 1
+            name = name_of(lane_bytes)
+            self._in_flight[name] = self._in_flight.get(name, 0) + 1
 
     def ended(self, lane_bytes: bytes) -> None:
         """One less: the key may be served again."""
         if self._per_key is None:
             return
-        name = _name(lane_bytes)
+        name = name_of(lane_bytes)
         left = self._in_flight.get(name, 0) - 1
         if left > 0:
             self._in_flight[name] = left
         else:
             self._in_flight.pop(name, None)
         for turn in self._full.pop(name, ()):
-            aside, turn.aside = turn.aside or [], None
-            for lane in aside:
-                lane.place = Place.NOWHERE
-                self._enlist(lane)
+            turn.full = False
+            self._gates.return_to(turn, self._engine.now_ns())
+            if turn.aside:
+                self._list(turn)
+            else:
+                turn.credit = 0
 
     def undelivered(self, txn: Transaction, lane: Lane) -> None:
         """A row that was taken was not handed out after all: it has used no tokens and is not in flight."""
+        self._unserve(lane)
         self._give_back(txn, lane)
-        if self._fifo:
-            self._gates.retire(lane)
         self.ended(lane.lane)
+
+    def _unserve(self, lane: Lane) -> None:
+        self.served -= 1
+        if lane.turn is not None:
+            lane.turn.served -= 1
 
     def _give_back(self, txn: Transaction, lane: Lane) -> None:
         for claim in lane.claims:
@@ -146,7 +147,8 @@ class ReadyIndex:
             if bucket.burst is not None:
                 bucket.give_back(1)
                 txn.drawn.add(bucket)
-                self._engine.bucket_changed(bucket)
+                txn.refilled.add(bucket)  # The other queues look when it is written, and once.
+                self._gates.look_again(bucket, txn.now_ns)
 
     def _take_tokens(self, txn: Transaction, lane: Lane, count: int) -> None:
         for claim in lane.claims:
@@ -167,54 +169,6 @@ class ReadyIndex:
         """A time before which no throttled lane has tokens, if none is in line."""
         return self._gates.next_release_ns()
 
-    # -- fifo queues: what the first message of a lane needs is known when its body is read -------
-
-    def draw(self, txn: Transaction, lane: Lane, row: Row, throttle_keys: Sequence[str]) -> bool:
-        """A fifo lane's row, which was taken, needs tokens of these keys.
-
-        If there are none, it is the first of its lane again, which waits for them: False.
-        """
-        has = {claim.gate.bucket.key for claim in lane.claims}
-        if has != set(throttle_keys):
-            # It was never here, or waited for a message that has gone since.
-            self._give_back(txn, lane)
-            self._gates.retire(lane)
-            self._gates.equip(lane, lane.turn or self._join(lane), dict.fromkeys(throttle_keys))
-            if not self._gates.are_free(lane, txn.now_ns):
-                self._lanes.put_back(txn, lane, row)
-                self.ended(lane.lane)
-                return False
-            self._take_tokens(txn, lane, 1)
-            self._gates.served(lane, 1, _weight(row))
-        self._gates.retire(lane)  # What comes after it may need others.
-        return True
-
-    def _add_to_fifo(self, txn: Transaction, lane_bytes: bytes, rows: list[Row]) -> None:
-        """Rows, in key order, that this transaction puts; the first may be the lane's first."""
-        self._lanes.add(txn, lane_bytes, rows)
-        lane = self._lanes.get(lane_bytes)
-        if lane is not None and lane.claims and (not lane.rows or lane.rows[lane.at] is rows[0]):
-            self._head_may_differ(lane_bytes)
-
-    def _add_all_to_fifo(self, txn: Transaction, rows_of: dict[bytes, list[Row]]) -> None:
-        for lane_bytes, rows in rows_of.items():
-            if rows:
-                self._add_to_fifo(txn, lane_bytes, rows)
-
-    def _head_may_differ(self, lane_bytes: bytes) -> None:
-        """A lane that waits for tokens may have another first row now, which may need others."""
-        lane = self._lanes.get(lane_bytes)
-        if lane is None or not lane.claims:
-            return
-        place = lane.place
-        if place == Place.IN_LINE:
-            self._gates.left(lane, self._engine.clock.now_ns())
-        elif place == Place.WAITING:
-            self._gates.withdraw(lane)
-        self._gates.retire(lane)
-        if place == Place.WAITING:
-            self._enlist(lane)
-
     # -- places ---------------------------------------------------------------------------------
 
     def _enlist(self, lane: Lane) -> None:
@@ -226,16 +180,20 @@ class ReadyIndex:
     def _place(self, lane: Lane, *, waited: bool = False) -> None:
         """Find a place for a lane that is in none."""
         turn = lane.turn or self._join(lane)
-        if turn.aside is not None:
-            lane.place = Place.ASIDE
-            turn.aside.append(lane)
+        if turn.full:
+            turn.set_aside(lane)
             return
-        if lane.claims and not self._gates.let_in(lane, self._engine.clock.now_ns(), waited=waited):
+        if lane.claims and not self._gates.let_in(lane, self._engine.now_ns(), waited=waited):
             return
         turn.enter(lane)
+        self._list(turn)
+
+    def _list(self, turn: Turn) -> None:
+        """The key is in its ring: at the end, or where it was if it was full in the middle of its turn."""
         if not turn.listed:
             turn.listed = True
-            self._rings[turn.key[0]].append(turn)
+            ring = self._rings[turn.key[0]]
+            (ring.appendleft if turn.credit > 0 else ring.append)(turn)
 
     def _join(self, lane: Lane) -> Turn:
         """A new lane becomes one of its key's."""
@@ -269,11 +227,12 @@ class ReadyIndex:
                     del self._turns[turn.key]
 
     def _set_aside(self, turn: Turn, now_ns: int) -> None:
-        """The key at the head of its ring has enough in flight."""
+        """The key at the head of its ring has enough in flight. It has work: its turn is not over."""
+        left = turn.credit
         self._unlist(turn)
-        turn.aside = turn.clear()
-        for lane in turn.aside:
-            lane.place = Place.ASIDE
+        turn.full, turn.credit = True, left
+        for lane in turn.clear():
+            turn.set_aside(lane)
             if lane.claims:
                 self._gates.left(lane, now_ns)
         self._full.setdefault(turn.key[1:], []).append(turn)
@@ -316,14 +275,18 @@ class ReadyIndex:
         return out
 
     def _look_at(self, lane: Lane, now_ns: int) -> None:
-        """Whether a lane in line has anything left."""
-        if lane.turn is None or lane.place != Place.IN_LINE:
+        """Whether a lane with tokens to use has anything left to use them for."""
+        if lane.turn is None or not self._gates.has_tokens_for(lane):
             return
         self._lanes.fill(lane)
-        if not lane.rows:
+        if lane.rows:
+            return
+        if lane.place == Place.IN_LINE:
             lane.turn.remove(lane)
             self._gates.left(lane, now_ns)
-            self._rests += 1
+        else:
+            self._gates.withdraw(lane, now_ns)
+        self._rests += 1
 
     def _release(self, now_ns: int) -> None:
         """Lanes for which there are tokens stand in line again; one that is empty by now uses none."""
@@ -332,6 +295,7 @@ class ReadyIndex:
             if lane.rows:
                 self._place(lane, waited=True)
             else:
+                self._gates.withdraw(lane, now_ns)
                 self._rests += 1
 
     def _serve(self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, Row]]) -> None:
@@ -401,7 +365,7 @@ class ReadyIndex:
             self._unlist(turn)
             return
         if turn.credit <= 0:
-            turn.credit = _weight(lane.rows[lane.at])
+            turn.credit = weight_of(lane.rows[lane.at])
         share = min(count, len(lane.rows) - lane.at, turn.credit if len(ring) > 1 else count)
         share = self._allowed(turn, lane, share, txn.now_ns)
         if not share:
@@ -417,7 +381,7 @@ class ReadyIndex:
         if not lane.rows and lane.complete:
             self._step_out(turn, lane, txn.now_ns)
             self._rests += 1
-        self._account(txn, turn, lane, share, _weight(rows[-1]))
+        self._account(txn, turn, lane, share, weight_of(rows[-1]))
         if turn.credit <= 0 and turn.listed:
             ring.rotate(-1)
 
@@ -425,18 +389,24 @@ class ReadyIndex:
         """The lane in the key's line whose first row is the earliest; those that are empty leave it."""
         if turn.undiscovered_from is not None:
             turn.undiscovered_from = self._lanes.discover_key(turn.key, turn.undiscovered_from)
-        while (lane := turn.earliest()) is not None:
-            self._lanes.fill(lane)
-            if not lane.rows:
-                self._step_out(turn, lane, now_ns)
-                self._rests += 1
-            elif not turn.is_behind(lane):
+        while True:
+            lane = turn.earliest()
+            if lane is not None:
+                self._lanes.fill(lane)
+                if not lane.rows:
+                    self._step_out(turn, lane, now_ns)
+                    self._rests += 1
+                    continue
+                if turn.is_behind(lane):
+                    continue
+            back = turn.back_before(lane)
+            if back is None:
                 return lane
-        return None
+            self._enlist(back)
 
     def _allowed(self, turn: Turn, lane: Lane, share: int, now_ns: int) -> int:
         """How much of its share the lane may have; with 0, it has another place now."""
-        if turn.line:
+        if turn.line or turn.aside:
             share = 1  # The next row may be another lane's.
         if self._per_key is not None:
             room = self._per_key - self._in_flight.get(turn.key[1:], 0)
@@ -445,8 +415,8 @@ class ReadyIndex:
                 return 0
             share = min(share, room)
         if lane.claims:
-            tokens = min(claim.gate.bucket.tokens(now_ns) for claim in lane.claims)
-            if not tokens:
+            tokens = min(claim.gate.free_tokens(now_ns) for claim in lane.claims)
+            if tokens <= 0:
                 self._step_out(turn, lane, now_ns)
                 self._place(lane, waited=True)
                 return 0
@@ -455,16 +425,18 @@ class ReadyIndex:
 
     def _account(self, txn: Transaction, turn: Turn, lane: Lane, share: int, weight: int) -> None:
         """What was taken uses tokens, and is in flight."""
+        others_first = False
         if lane.claims:
             self._take_tokens(txn, lane, share)
-            if self._gates.served(lane, share, weight) and lane.place == Place.IN_LINE:
-                self._step_out(turn, lane, txn.now_ns)
-                self._place(lane)
+            others_first = self._gates.served(lane, share, weight)
         if self._per_key is not None:
             name = turn.key[1:]
             self._in_flight[name] = in_flight = self._in_flight.get(name, 0) + share
             if in_flight >= self._per_key:
                 self._set_aside(turn, txn.now_ns)
+        if others_first and lane.place == Place.IN_LINE:
+            self._step_out(turn, lane, txn.now_ns)
+            self._place(lane)
 
 
 def _key(lane_bytes: bytes) -> bytes:
@@ -472,10 +444,10 @@ def _key(lane_bytes: bytes) -> bytes:
     return lane_bytes[: 3 + int.from_bytes(lane_bytes[1:3], "big")]
 
 
-def _name(lane_bytes: bytes) -> bytes:
+def name_of(lane_bytes: bytes) -> bytes:
     """The part that says the fairness key."""
     return lane_bytes[1 : 3 + int.from_bytes(lane_bytes[1:3], "big")]
 
 
-def _weight(row: Row) -> int:
+def weight_of(row: Row) -> int:
     return int.from_bytes(row[1][2:4], "big")

@@ -13,6 +13,7 @@ class Turn:
     __slots__ = (
         "aside",
         "credit",
+        "full",
         "key",
         "lane",
         "line",
@@ -30,8 +31,10 @@ class Turn:
         #: The lanes in line, if they are several, by the first rows that they were last seen with. Entries
         #: that are not a lane's own `head`, or of one that is not in line, are void.
         self.line: list[tuple[bytes, Lane]] = []
-        #: Lanes that are not in line because the key has enough in flight.
-        self.aside: list[Lane] | None = None
+        #: Whether the key has enough in flight. What was in line then is aside, under the same heads, and
+        #: comes back when it is looked for: most of many lanes never are before the key is full again.
+        self.full = False
+        self.aside: list[tuple[bytes, Lane]] = []
         self.credit = 0
         #: Whether it is in its level's ring.
         self.listed = False
@@ -96,6 +99,26 @@ class Turn:
         self.lane, self.line = None, []
         return lanes
 
+    def set_aside(self, lane: Lane) -> None:
+        lane.place = Place.ASIDE
+        if lane.rows:
+            lane.head = lane.first
+        heapq.heappush(self.aside, (lane.head, lane))
+
+    def back_before(self, other: Lane | None) -> Lane | None:
+        """A lane that is aside no more, for it may come before the first one in line."""
+        aside = self.aside
+        while aside:
+            head, lane = aside[0]
+            valid = lane.place == Place.ASIDE and head == lane.head
+            if valid and other is not None and other.first < head:
+                return None
+            heapq.heappop(aside)
+            if valid:
+                lane.place = Place.NOWHERE
+                return lane
+        return None
+
     def note(self, lane: Lane, head: bytes) -> None:
         """The lane has a row that may be before its first one."""
         if head >= lane.head:
@@ -103,3 +126,5 @@ class Turn:
         lane.head = head
         if lane.place == Place.IN_LINE and self.lane is not lane:
             heapq.heappush(self.line, (head, lane))
+        elif lane.place == Place.ASIDE:
+            heapq.heappush(self.aside, (head, lane))
