@@ -35,6 +35,9 @@ MOST_ANSWERS_BYTES = 1 << 20
 MOST_KNOWN = 1000
 #: Besides what scripts may take: the interpreter, its libraries, and messages on their way.
 OWN_BYTES = 512 << 20
+#: What Lua takes for a string besides its bytes, and some more.
+SPARE_BYTES = 1024
+COLLECT = b"collectgarbage()"
 #: Kernels look at processor time at their ticks.
 TICK_S = 0.01
 LOOK_FOR_PARENT_MS = 5000
@@ -74,10 +77,24 @@ class Line:
 
 
 class Script(NamedTuple):
-    """A script that was loaded. `call` takes the size of the next message and the time; gives its answer."""
+    """A script that was loaded. `call` takes a packed message and the time, and gives an encoded answer.
+
+    Lua takes a string from here where it cannot raise an error: without memory for it the process would end,
+    or stand still. So there must be room before.
+    """
 
     hook: bytes
-    call: Callable[[int | None, float], bytes]
+    call: Callable[[bytes | None, float], bytes]
+    lua: Any
+    most_bytes: int
+
+    def has_room(self, size: int) -> bool:
+        return bool(self.lua.get_memory_used() + size + SPARE_BYTES <= self.most_bytes)
+
+    def make_room(self, size: int) -> None:
+        self.lua.execute(COLLECT)
+        if not self.has_room(size):
+            raise MemoryError
 
 
 class Child:
@@ -93,8 +110,8 @@ class Child:
         self._batch = 0
         #: State values that scripts have asked for in this batch, or what is wrong with them.
         self._known: dict[bytes, tuple[bytes | None, bytes | None]] = {}
-        #: What the script has next, once it has room for it: a message, or one of those values.
-        self._next: tuple[bytes | None, bytes | None] = None, None
+        #: The one that is run.
+        self._script: Script
 
     def serve(self) -> None:
         while True:
@@ -132,14 +149,16 @@ class Child:
         )
         # Nothing has a limit before one is set: the script's own text has the same as its calls.
         lua.set_max_memory(lua.get_memory_used() + self._memory_bytes + 2 * len(self._sandbox))
-        arguments = (hook, source, queue, self._limit_ms, self._memory_bytes >> 10, self._ask, self._take)
+        arguments = (hook, source, queue, self._limit_ms, self._memory_bytes >> 10, self._ask)
         made = lua.execute(self._sandbox, *arguments)
         if isinstance(made, tuple):
             return _answer(FAILED, bytes(made[1])[:500])
-        lua.execute(b"collectgarbage()")
-        lua.set_max_memory(lua.get_memory_used() + self._memory_bytes)
+        lua.execute(COLLECT)
+        most_bytes = lua.get_memory_used() + self._memory_bytes
+        lua.set_max_memory(most_bytes)
+        self._script = Script(hook, made, lua, most_bytes)
         answer: bytes = made(None, 0.0)
-        self._scripts[number] = Script(hook, made)
+        self._scripts[number] = self._script
         return answer
 
     def _run(self, body: bytes) -> bytes:
@@ -166,13 +185,14 @@ class Child:
 
     def _slice(self, script: Script, messages: list[bytes], now_s: float) -> list[bytes]:
         """Answers to as many as there is time for; the others are sent again when it is their turn."""
-        limit_s, call = self._limit_ms / 1000, script.call
+        limit_s, call, self._script = self._limit_ms / 1000, script.call, script
         began_cpu_s, began_s = time.process_time(), time.monotonic()
         answers: list[bytes] = []
         size, before_s = 0, began_s
         for message in messages:
-            self._next = message, None
-            answer = call(len(message), now_s)
+            if not script.has_room(len(message)):
+                script.make_room(len(message))
+            answer = call(message, now_s)
             after_s = time.monotonic()
             if after_s - before_s > limit_s and answer[:2] != _STOPPED_ANSWER:
                 # It was late in a library function, unless the machine was: what others had in this slice is
@@ -194,8 +214,8 @@ class Child:
     def _disarm(self) -> None:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
-    def _ask(self, key: bytes) -> int | None:
-        """How large a value is, or what is to be said instead; None if there is none.
+    def _ask(self, key: bytes) -> tuple[bytes | None, bytes | None, bool]:
+        """(value, problem, whether there is no room for either).
 
         The time that the parent takes is not the script's: it is not processor time.
         """
@@ -209,12 +229,10 @@ class Child:
                 os._exit(1)
             value = frame[1:] if frame[:1] == VALUE else None
             self._known[key] = value, frame[1:] if frame[:1] == BAD_KEY else None
-        self._next = value, problem = self._known[key]
-        return None if value is problem is None else len(value or problem or b"")
-
-    def _take(self) -> tuple[bytes | None, bytes | None]:
-        """(value, problem)"""
-        return self._next
+        value, problem = self._known[key]
+        if self._script.has_room(len(value or problem or b"")):
+            return value, problem, False
+        return None, None, True
 
 
 def _parts(body: bytes, at: int, count: int) -> list[bytes]:

@@ -1,11 +1,10 @@
 -- The sandbox of one script: what it can reach, how messages come in, and how its answers go out.
 -- Everything here is trusted. The script reaches what is in `base`, its message, and nothing else.
 --
--- Takes the hook's name, the source, the queue's name, both limits, and two functions: one that reads a state
--- value and says how large it is, one that hands over what is to be had. Gives a function that runs the script
--- on one packed message, of which it is told the size, or nil and what is wrong.
+-- Takes the hook's name, the source, the queue's name, both limits, and a function that reads a state value;
+-- gives a function that runs the script on one packed message, or nil and what is wrong.
 
-local hook, source, queue, limit_ms, memory_kib, ask, take = ...
+local hook, source, queue, limit_ms, memory_kib, ask = ...
 
 local clock, getinfo = os.clock, debug.getinfo
 local byte, sub, gsub = string.byte, string.sub, string.gsub
@@ -20,7 +19,6 @@ local MOST_GETS = 100
 local MOST_TEXT_BYTES = 500
 local MOST_ANSWER_BYTES = 256 * 1024
 local OUT_OF_MEMORY = "not enough memory"
-local SPARE_BYTES = 1024
 
 -- What went wrong, with the script's name before it if the error has none.
 local function complaint(problem)
@@ -61,22 +59,6 @@ local function unless_stopped(...)
   return ...
 end
 
--- Memory ----------------------------------------------------------------------------------------------
--- A string from outside is put into memory where no error can be raised: at the limit, Python would be left
--- half-way. So nothing but numbers comes unasked, and there is room for a string before it does.
-
-local most_bytes
-
-local function measure() most_bytes = (collect("count") + memory_kib) * 1024 - SPARE_BYTES end
-
-local function taken(size)
-  if collect("count") * 1024 + size > most_bytes then
-    collect()
-    if collect("count") * 1024 + size > most_bytes then error(OUT_OF_MEMORY, 0) end
-  end
-  return take()
-end
-
 -- What a script can reach -----------------------------------------------------------------------------
 
 local function frozen(name, content)
@@ -102,9 +84,12 @@ local function get(key)
   if type(key) ~= "string" then error("penstock.get takes a string", 2) end
   gets = gets + 1
   if gets > MOST_GETS then error("penstock.get: more than " .. MOST_GETS .. " in one call", 2) end
-  local size = ask(key)
-  if not size then return nil end
-  local value, problem = taken(size)
+  local value, problem, no_room = ask(key)
+  if no_room then
+    collect()
+    value, problem, no_room = ask(key)
+    if no_room then error(OUT_OF_MEMORY, 0) end
+  end
   if problem then error("penstock.get: " .. problem, 2) end
   return value
 end
@@ -392,9 +377,9 @@ function run.on_failure()
   error("answered " .. text_of(verdict, 40) .. "; accepted: retry, dead_letter, drop, or nothing", 0)
 end
 
-local function guarded(act, ...)
+local function guarded(act)
   since, stopped, gets = nil, nil, 0
-  local ok, result = pcall(act, ...)
+  local ok, result = pcall(act)
   if ok then return result end
   return answer(stopped and STOPPED or FAILED, complaint(stopped or result))
 end
@@ -403,24 +388,17 @@ debug.sethook(watch, "", INSTRUCTIONS_PER_LOOK)
 
 local step = run[hook]
 
-local function work(size)
-  -- What the message before had, this one does not pay for.
-  raw, headers, headers_were, throttle_keys, throttle_keys_were = nil, nil, nil, nil, nil
-  raw = taken(size)
-  return step()
-end
-
 -- Without a message: whether the script defines what it should.
 local function check()
   defined()
   return NIL
 end
 
-return function(size, now)
-  if not size then
-    measure()
-    return guarded(check)
-  end
-  now_s = now
-  return guarded(work, size)
+return function(packed, now)
+  if not packed then return guarded(check) end
+  raw, now_s = packed, now
+  local answer = guarded(step)
+  -- The next message does not pay for what this one had.
+  raw, headers, headers_were, throttle_keys, throttle_keys_were = nil, nil, nil, nil, nil
+  return answer
 end
