@@ -479,6 +479,11 @@ def _(raw: Raw) -> None:
     raw.put("meta", keys.meta(Meta.THROTTLE, b"api"), packed(row))
 
 
+@fault("a limit that was set is not there", "throttle_missing")
+def _(raw: Raw) -> None:
+    raw.delete("meta", raw.row("meta", lambda key, _: key[0] == Meta.THROTTLE)[0])
+
+
 @fault("a limit that nobody remembers does not decode", "throttle_damaged")
 def _(raw: Raw) -> None:
     raw.put("meta", keys.meta(Meta.THROTTLE, b"unheard of"), MARK + b"?")

@@ -31,6 +31,14 @@ def lease(name: str | None = None, wanted: int = 8, lease_s: float | None = None
     return op("lease", name=name, wanted=wanted, lease_s=lease_s, consumer="w", fault=False)
 
 
+def ack(*picks: int) -> Operation:
+    return op("ack", name="fifo", picks=list(picks), fault=False)
+
+
+def throttle(key: str, rate_per_s: float, burst: int) -> Operation:
+    return op("throttle", key=key, rate_per_s=rate_per_s, burst=burst, delete=False, fault=False)
+
+
 def reject(*picks: int) -> Operation:
     return op("reject", name=None, picks=list(picks or (0,)), reason="bad", fault=False)
 
@@ -151,6 +159,26 @@ HISTORIES: dict[str, list[Operation]] = {
         lease("a", lease_s=10),
         advance(31),
         SWEEP,
+    ],
+    "a fifo key whose only message waited for a token gets it": [
+        throttle("t", 1, 1),
+        enqueue("fifo", NewMessage(throttle_keys=("t",)), NewMessage(fairness_key="k", throttle_keys=("t",))),
+        lease("fifo"),
+        advance(1),
+        lease("fifo"),
+    ],
+    "a fifo key is free of a token that the message before needed": [
+        throttle("t", 1, 1),
+        *(
+            enqueue("fifo", NewMessage(fairness_key=key, throttle_keys=("t",)), NewMessage(fairness_key=key))
+            for key in ("k", "k/2")
+        ),
+        lease("fifo"),
+        *(
+            operation
+            for _ in range(2)
+            for operation in (advance(1), lease("fifo"), ack(0, 1), lease("fifo"), ack(0, 1), lease("fifo"))
+        ),
     ],
     "a store can be reopened after it has refused something": [
         enqueue("a", NewMessage(priority=10), NewMessage(id="x")),

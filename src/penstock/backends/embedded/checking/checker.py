@@ -18,6 +18,7 @@ from penstock.backends.embedded.checking.orphans import (
     dedup_due_rows,
 )
 from penstock.backends.embedded.checking.queues import QueueCheck, expected_rows
+from penstock.backends.embedded.checking.throttles import check_throttles
 from penstock.backends.embedded.checking.view import View
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.keys import Due
@@ -79,6 +80,7 @@ class Checker:
         check_due_hints(self._view, self._next_due_ns, self._findings)
         check_cursors(self._catalogue, self._findings)
         self._check_worlds()
+        check_throttles(self._view, self._catalogue, self._findings)
         self._numbers.check()
         for hole in self._holes.values():
             self._say_hole(hole)

@@ -54,6 +54,7 @@ SEVERITIES = {
     "world_damaged": "damage",
     "cursor_damaged": "damage",
     "throttle_damaged": "damage",
+    "throttle_missing": "damage",
     "row_damaged": "damage",
     "unreadable": "damage",
     "lost": "damage",

@@ -48,7 +48,8 @@ class CatalogueMender:
             "world_damaged": self._world,
             "orphan_rows": self._orphans,
             "cursor_damaged": self._cursor,
-            "throttle_damaged": lambda txn, finding: mend_throttle(txn, self._worlds, finding),
+            "throttle_damaged": self._throttle,
+            "throttle_missing": self._throttle,
             "next_number": self._next_number,
         }
         with self._engine.lock, self._engine.transaction() as txn:
@@ -261,6 +262,9 @@ class CatalogueMender:
             return 0
         finally:
             view.release()
+
+    def _throttle(self, txn: Transaction, finding: Finding) -> None:
+        mend_throttle(txn, self._worlds, finding)
 
     def _next_number(self, txn: Transaction, finding: Finding) -> None:
         txn.changed = True

@@ -1,4 +1,4 @@
-"""Mending limits by throttle key: a damaged one is made anew from what the system journal says was set."""
+"""Mending limits by throttle key: a damaged or lost one is made anew from what the system journal says."""
 
 from __future__ import annotations
 
@@ -23,19 +23,20 @@ class _Was(msgspec.Struct):
 
 
 def mend_throttle(txn: Transaction, worlds: Worlds, finding: Finding) -> None:
-    """The row goes to quarantine. A limit that is made anew has no tokens: a repair gives no free burst."""
+    """A damaged row goes to quarantine. A limit made anew has no tokens: a repair gives no free burst."""
     engine = txn.engine
     raw = engine.kv.get(finding.key, engine.meta)
-    if raw is None:
-        return
-    keep(txn, "", "meta", finding.key, raw, finding.what)
     was = _remembered(worlds, finding.key[1:].decode(errors="replace"))
+    if raw is not None:
+        keep(txn, "", "meta", finding.key, raw, finding.what)
+    kept = "" if raw is None else "; the old row moved to quarantine"
     if was is None:
-        finding.action = "moved to quarantine; the key has no limit any more, set it again"
+        finding.action = f"the key has no limit any more, set it again{kept}"
         return
+    txn.changed = True
     row = ThrottleRow(checked_rate(was.rate_per_s), checked_burst(was.burst), 0, 0, txn.now_ns)
     txn.put(finding.key, packed(row), engine.meta)
-    finding.action = "made anew from the system journal; the old row moved to quarantine"
+    finding.action = f"made anew from the system journal{kept}"
 
 
 def _remembered(worlds: Worlds, key: str) -> _Was | None:

@@ -39,6 +39,7 @@ _STAGES = (
             "orphan_rows",
             "cursor_damaged",
             "throttle_damaged",
+            "throttle_missing",
             "row_damaged",
             "row_unknown",
             "key_malformed",
