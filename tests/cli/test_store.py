@@ -158,7 +158,6 @@ def test_a_configuration_that_cannot_be_used_is_named_and_is_2(bare: Cli) -> Non
 @pytest.mark.parametrize(
     ("text", "code", "said"),
     [
-        ("queues: {b: {max_leased: 3}}", 2, "queue 'b': max_leased is not available on embedded"),
         ("queues: {b: {dead_letter: nope}}", 2, "bad.yaml: queues.b.dead_letter is 'nope', which is not"),
         ("storage: {encryption: {enabled: true}}", 3, "needs the key 'main', which is not there; set PENST"),
         ("storage: {encryption: {enabled: true, key_file: none}}", 3, "No such file or directory"),
