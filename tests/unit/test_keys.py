@@ -118,7 +118,17 @@ BUILDERS: dict[str, Builder] = {
 }
 
 #: Tested below, each by itself.
-OTHERS = {"u16", "u32", "u64", "after_prefix", "dedup", "parse_due", "lane_fairness_key"}
+OTHERS = {
+    "u16",
+    "u32",
+    "u64",
+    "after_prefix",
+    "dedup",
+    "parse_due",
+    "lane_fairness_key",
+    "lane_fairness_bytes",
+    "lane_throttle_keys",
+}
 
 
 def two(builder: Builder) -> SearchStrategy[tuple[Parts, Parts]]:
@@ -200,7 +210,14 @@ def test_throttle_keys_are_a_set(priority: int, key: bytes, throttle: tuple[byte
 
 @given(priority=priorities, key=st.text(max_size=8), throttle=throttles)
 def test_a_lane_tells_its_fairness_key(priority: int, key: str, throttle: tuple[bytes, ...]) -> None:
-    assert keys.lane_fairness_key(keys.lane(priority, key.encode(), throttle)) == key
+    lane = keys.lane(priority, key.encode(), throttle)
+    assert (keys.lane_fairness_key(lane), keys.lane_fairness_bytes(lane)) == (key, key.encode())
+
+
+@given(priority=priorities, key=names, throttle=st.lists(st.text(max_size=8), max_size=4))
+def test_a_lane_tells_its_throttle_keys(priority: int, key: bytes, throttle: list[str]) -> None:
+    lane = keys.lane(priority, key, tuple(one.encode() for one in throttle))
+    assert set(keys.lane_throttle_keys(lane)) == set(throttle)
 
 
 @given(qid=numbers(U32), lane=lanes, order_ns=numbers(U64), raw_id=ids)

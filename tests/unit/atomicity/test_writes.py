@@ -13,9 +13,11 @@ from typing import Literal
 import pytest
 
 from penstock import StorageError, StorageFull
+from penstock.backends.embedded import keys
 from penstock.backends.embedded.backend import EmbeddedBackend
+from penstock.backends.embedded.keys import Meta
 from penstock.kv.memory import SimulatedCrash
-from tests.unit.atomicity.operations import CASES, arranged, content, opened, summary, undisturbed
+from tests.unit.atomicity.operations import CASES, Content, arranged, content, opened, summary, undisturbed
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -38,11 +40,19 @@ def test_a_failed_write_surfaces_and_changes_nothing_and_a_second_try_succeeds(n
         else:
             with pytest.raises(StorageFull):
                 case.act(system, given)
-            assert content(system.store) == run.contents[failing], f"after {failing} of {run.writes} writes"
+            expected = run.contents[failing]
+            if name.endswith("many") and failing == 1:
+                expected = without_jobs(expected)  # Nothing of it was done: it is withdrawn.
+            assert content(system.store) == expected, f"after {failing} of {run.writes} writes"
             assert system.backend.check().problems == []
             case.act(system, given)
         assert system.backend.check().problems == []
         assert summary(system.backend) == run.achieved
+
+
+def without_jobs(rows: Content) -> Content:
+    job = keys.meta(Meta.JOB)
+    return {**rows, "meta": [row for row in rows["meta"] if not row[0].startswith(job)]}
 
 
 @pytest.mark.parametrize("name", CASES)
