@@ -83,7 +83,7 @@ class Enqueuer:
         txn.changed = True
         high, text, low = self._engine.ids.take(len(messages), txn.now_ns)
         order_ns = q.next_order_ns(txn.now_ns, len(messages))
-        put, bodies = txn.put, self._engine.messages
+        put, bodies, ready = txn.put, self._engine.messages, self._engine.ready
         body_prefix = q.prefix + high
         ids: list[bytes] = []
         results: list[EnqueueResult] = []
@@ -128,6 +128,7 @@ class Enqueuer:
                         body = compact_body(body, len(m.payload))
                     put(body_prefix + low_raw, body, bodies)
                     key = key_prefix + order_raw + raw_id
+                    put(key, value, ready)
                     ids.append(raw_id)
                     rows.append((key, value))
                     results.append(EnqueueResult(text + low_raw.hex()))
@@ -173,10 +174,6 @@ class Enqueuer:
     def _count(
         self, txn: Transaction, q: QueueState, ids: list[bytes], lanes: dict[bytes, list[Row]], rest: _Rest
     ) -> None:
-        put, ready = txn.put, self._engine.ready
-        for lane in sorted(lanes):  # The engine takes them in faster in order of their keys.
-            for key, value in lanes[lane]:
-                put(key, value, ready)
         q.ready.add_all(txn, lanes)
         visible = rest.visible_at_ns
         q.counters.counts[StateCode.READY] += len(ids) - len(visible)
@@ -363,6 +360,7 @@ class _Rest:
         else:
             key = keys.ready(q.qid, lane, order_ns, raw_id)
             value = encode_ready(m.weight, 0, expires_at_ns, has_row=False)
+            txn.put(key, value, engine.ready)
             self._lanes.setdefault(lane, []).append((key, value))
             if expires_at_ns:
                 txn.put_due(Due.TTL, expires_at_ns, q.qid, [raw_id])
