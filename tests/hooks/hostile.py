@@ -93,7 +93,7 @@ STOPPED: dict[str, tuple[str, str]] = {
     ),
     "asks and catches when its memory is full": (
         f"{FULL} for i = 1, 90 do pcall(penstock.get, 'large') pcall(penstock.get, '') end error('full')",
-        f"full|{TIME}",
+        f"full|{MEMORY}|{TIME}",
     ),
     "leaves a deep stack behind": (
         "local function f() return 1 + f() end pcall(f) error('deep')",
@@ -219,7 +219,7 @@ CHANGES: dict[str, tuple[str, str]] = {
     ),
     "fills the table of headers": (
         f"{filled('message.headers')} error('full')",
-        f"full|{TIME}",
+        f"full|{MEMORY}|{TIME}",
     ),
     "sets headers that hold themselves": (
         "message.headers.x = message.headers",
