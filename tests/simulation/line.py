@@ -112,22 +112,23 @@ class Line:
         ready = [item for item in self.of(State.READY) if self._has_room(item)]
         able = [item for item in ready if buckets.have_tokens(item)]
         # In a fifo queue, what waits for tokens is waited for; elsewhere, it may leave one to others.
-        before = (
-            ready if self.settings.fifo else [o for o in able if not self._is_contended(o, ready, buckets)]
-        )
+        before = ready if self.settings.fifo else [o for o in able if not self._is_contended(o, buckets)]
         return [
             item
             for item in able
             if not any(self.lane(o) == self.lane(item) and self.must_precede(o, item) for o in before)
         ]
 
-    def _is_contended(self, item: Item, ready: list[Item], buckets: Buckets) -> bool:
-        """Whether others of its priority, of other keys or throttle sets, want the tokens that it needs."""
+    def _is_contended(self, item: Item, buckets: Buckets) -> bool:
+        """Whether others of its priority, of other keys or throttle sets, want the tokens that it needs.
+
+        Those of a key that has just got enough in flight do until it would be their turn.
+        """
         return any(
             other.new.priority == item.new.priority
             and self.range_of(other) != self.range_of(item)
             and buckets.limiting(item) & buckets.limiting(other)
-            for other in ready
+            for other in self.of(State.READY)
         )
 
     def may_be_kept_back(self, item: Item, buckets: Buckets) -> bool:
