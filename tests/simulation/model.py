@@ -56,13 +56,16 @@ class Model:
             if item.until_ns is not None and item.until_ns <= self.now_ns
         ]
         lines = list(self.lines.values())
-        # In order of time: the first of one id has the place in a dead-letter queue.
-        for _, n, message_id in sorted(ended):
+        for _, n, message_id in self.in_order(ended):
             line = lines[n]
             item = line.items[message_id]
             dies = item.attempts >= line.settings.max_attempts
             self._fail(line, item, None if dies else self.now_ns, Kind.RELEASED, "")
         self._together = False
+
+    def in_order(self, ended: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+        """In order of time: the first of one id has the place in a dead-letter queue."""
+        return sorted(ended)
 
     def releases(self, line: Line) -> bool:
         """Whether leases of this queue end when someone looks, whichever queue they look for."""

@@ -65,6 +65,11 @@ class ScriptedModel(Model):
     def releases(self, line: Line) -> bool:
         return self.leasing is None or self.leasing in (line.settings.name, line.settings.dead_letter)
 
+    def in_order(self, ended: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+        """Queue by queue, for each has a script of its own; the one with the earliest first."""
+        first = {n: until_ns for until_ns, n, _ in sorted(ended, reverse=True)}
+        return sorted(ended, key=lambda one: (first[one[1]], one[1], one))
+
     def enqueue(self, name: str, new: NewMessage, fresh_id: str) -> tuple[Error, str, bool]:
         if self.lines[name].refuses(new) and not self.lines[name].settings.fifo:
             return InvalidMessage, "", False
