@@ -119,6 +119,12 @@ def _wait_until_stopping(todo: Todo, delivery: Delivery) -> None:
         threading.Event().wait(0.005)
 
 
+def _be_signalled(todo: Todo, delivery: Delivery) -> None:
+    """The system hands the signal to this thread, so that it interrupts no wait of the main one."""
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+    _wait_until_stopping(todo, delivery)
+
+
 def _the_first_time(deed: Callable[[Todo, Delivery], object]) -> Callable[[Todo, Delivery], object]:
     return lambda todo, delivery: deed(todo, delivery) if delivery.attempts == 1 else None
 
@@ -143,6 +149,7 @@ DEEDS: dict[str, Callable[[Todo, Delivery], object]] = {
     "start a program": _start_a_program,
     "wait until lost": _wait_until_lost,
     "wait until stopping": _wait_until_stopping,
+    "be signalled": _be_signalled,
 }
 
 

@@ -94,6 +94,12 @@ def test_sigterm_lets_running_handlers_finish(mode: str, tmp_path: Path, log: Pa
         assert ps.queue("q").stats().ready == 1
 
 
+def test_a_signal_that_interrupts_no_wait_is_heard(tmp_path: Path) -> None:
+    store = make_store(tmp_path, order(do="be signalled"))
+    with Program(store, handler="obey", mode="threads") as program:
+        assert program.wait() == {"succeeded": 1, "returned": 0}
+
+
 @pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_stops_at_once(first: signal.Signals, tmp_path: Path, log: Path) -> None:
     store = make_store(tmp_path, order(do="sleep", for_s=LONG_S, log=log))

@@ -7,7 +7,7 @@ import queue
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -33,6 +33,8 @@ log = logging.getLogger("penstock.worker")
 STOPPED = "the worker stopped before it was done"
 #: What a stop grants a store that does not answer, beyond the time that handlers have.
 LAST_WORDS_S = 5.0
+#: How late a signal is heard at worst.
+HEARING_S = 0.5
 _ENDED = "ended"
 
 
@@ -112,7 +114,7 @@ class Worker:
         """
         with _signals(self._news):
             self._start(until_empty)
-            while (news := self._news.get()) != _ENDED:
+            while (news := self._hear()) != _ENDED:
                 if self._stopping.is_set():
                     log.warning("%s again: not waiting for handlers", news)
                     self._hand.hurry()
@@ -121,6 +123,12 @@ class Worker:
                     self._begin_stop(None)
         self.stop()
         return self.stats
+
+    def _hear(self) -> str:
+        """Waits in pieces: a signal that comes just before a wait is noted by Python, but does not end it."""
+        while True:
+            with suppress(queue.Empty):
+                return self._news.get(timeout=HEARING_S)
 
     def start(self) -> None:
         """Work in the background until `stop`."""
