@@ -17,7 +17,9 @@ from penstock.backends.embedded.rows import (
     encode_state,
     packed,
 )
-from penstock.backends.embedded.worlds import decode_world
+from penstock.backends.embedded.throttles import THROTTLE_SET
+from penstock.backends.embedded.worlds import SYSTEM_WORLD, Worlds, decode_world
+from penstock.event import Entry
 from tests.check.stores import Raw, flipped
 
 
@@ -487,3 +489,10 @@ def _(raw: Raw) -> None:
 @fault("a limit that nobody remembers does not decode", "throttle_damaged")
 def _(raw: Raw) -> None:
     raw.put("meta", keys.meta(Meta.THROTTLE, b"unheard of"), MARK + b"?")
+
+
+@fault("a limit is not there, and what was set cannot be read", "throttle_missing")
+def _(raw: Raw) -> None:
+    engine = raw._engine
+    with engine.lock, engine.transaction() as txn:
+        Worlds(engine).append_in(txn, SYSTEM_WORLD, [Entry(THROTTLE_SET, b"{", ["unknown"])])

@@ -67,7 +67,7 @@ def run(seed: int) -> None:
         assert ps.check().problems == [], (seed, done)
 
 
-@pytest.mark.parametrize("seed", [*range(60), 1515])
+@pytest.mark.parametrize("seed", [*range(60), 1515, 2478, 3240])
 def test_a_repair_of_random_damage_leaves_a_store_that_is_clean_and_works(seed: int) -> None:
     run(seed)
 

@@ -38,7 +38,10 @@ def mend_journal(engine: Engine, finding: Finding, worlds: dict[int, str]) -> No
         if world is not None:
             _WorldFrames(txn, world, finding).mend()
         elif q is not None:
-            _load(engine, q)
+            try:
+                _load(engine, q)
+            except StorageCorrupt:
+                return  # A frame that was put in its place just now is beyond the counters: those come first.
             _QueueFrames(txn, q, finding).mend()
     if q is not None:
         with engine.lock:

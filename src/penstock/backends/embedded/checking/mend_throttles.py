@@ -14,6 +14,7 @@ from penstock.backends.embedded.rows import packed
 from penstock.backends.embedded.throttles import THROTTLE_DELETED, THROTTLE_SET
 from penstock.backends.embedded.worlds import SYSTEM_WORLD, Worlds
 from penstock.errors import InvalidMessage, StorageCorrupt
+from penstock.event import Entry
 from penstock.scheduling.throttle import checked_burst, checked_rate
 
 
@@ -26,14 +27,17 @@ def mend_throttle(txn: Transaction, worlds: Worlds, finding: Finding) -> None:
     """A damaged row goes to quarantine. A limit made anew has no tokens: a repair gives no free burst."""
     engine = txn.engine
     raw = engine.kv.get(finding.key, engine.meta)
-    was = _remembered(worlds, finding.key[1:].decode(errors="replace"))
+    key = finding.key[1:].decode(errors="replace")
+    was = _remembered(worlds, key)
     if raw is not None:
         keep(txn, "", "meta", finding.key, raw, finding.what)
     kept = "" if raw is None else "; the old row moved to quarantine"
+    txn.changed = True
     if was is None:
+        if finding.kind == "throttle_missing":  # Noted, lest every check misses what nobody can make anew.
+            worlds.append_in(txn, SYSTEM_WORLD, [Entry(THROTTLE_DELETED, b"", [key])])
         finding.action = f"the key has no limit any more, set it again{kept}"
         return
-    txn.changed = True
     row = ThrottleRow(checked_rate(was.rate_per_s), checked_burst(was.burst), 0, 0, txn.now_ns)
     txn.put(finding.key, packed(row), engine.meta)
     finding.action = f"made anew from the system journal{kept}"

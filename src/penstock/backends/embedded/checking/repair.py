@@ -38,8 +38,6 @@ _STAGES = (
             "world_damaged",
             "orphan_rows",
             "cursor_damaged",
-            "throttle_damaged",
-            "throttle_missing",
             "row_damaged",
             "row_unknown",
             "key_malformed",
@@ -50,8 +48,9 @@ _STAGES = (
     frozenset(("frame_damaged", "frame_misplaced")),
     frozenset(("frame_missing",)),
     frozenset(("world_counters",)),
+    frozenset(("throttle_damaged", "throttle_missing")),  # Made anew from a journal that can be read by then.
 )
-_UNREADABLE, _CATALOGUE, _DAMAGED_COUNTERS = 0, 1, 2
+_UNREADABLE, _CATALOGUE, _DAMAGED_COUNTERS, _THROTTLES = 0, 1, 2, 6
 _COUNTERS = "counters_differ"
 
 
@@ -126,7 +125,7 @@ class Repair:
         for finding in sorted(
             found, key=lambda one: one.space != "journal" or not mender.is_world(one.number)
         ):
-            if stage == _CATALOGUE:
+            if stage in (_CATALOGUE, _THROTTLES):
                 mender.mend(finding)
             elif finding.kind == "world_counters":
                 mend_world_counters(engine, finding)
