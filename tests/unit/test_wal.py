@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.kv.rocksdb import RocksStore
-from penstock.kv.wal import SET_ASIDE, first_recycled, mend_logs
+from penstock.kv.wal import SET_ASIDE, cut_logs, first_recycled, mend_logs
 
 BLOCK = 32_768
 
@@ -88,6 +88,15 @@ def test_a_flipped_record_type_is_cut_off_and_set_aside(tmp_path: Path) -> None:
     rows = [key for key, _ in store.scan(store.space("a"), b"", None)]
     assert rows == [b"%03d" % i for i in range(50)]
     store.close()
+
+
+def test_logs_are_cut_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    _, raw = killed_store(tmp_path)
+    for name, content in (("999999.log", raw), ("1000000.log", raw[:-3]), ("1000001.log", raw)):
+        (tmp_path / name).write_bytes(content)
+    torn = headers(raw)[-1]
+    assert [kept.name for kept in cut_logs(tmp_path)] == [f"1000000.log.{torn}", "1000001.log.0"]
+    assert (tmp_path / "999999.log").read_bytes() == raw
 
 
 def test_the_logs_of_an_open_store_are_left_alone(tmp_path: Path) -> None:

@@ -50,6 +50,20 @@ def test_a_list_of_tables_that_was_cut_short_is_refused_and_costs_no_table(
     assert depth(tmp_path) == 3 * MESSAGES
 
 
+def test_the_list_after_the_millionth_file_is_a_later_one(tmp_path: Path) -> None:
+    for name, length in (("MANIFEST-999998", 500), ("MANIFEST-1000003", 300)):
+        (tmp_path / name).write_bytes(bytes(length))
+        (tmp_path / "CURRENT").write_text(f"{name}\n")
+        witness = Witness(str(tmp_path))
+        witness.verify()
+        witness.note()
+    (tmp_path / "CURRENT").write_text("MANIFEST-999998\n")
+    with pytest.raises(
+        StorageCorrupt, match="was MANIFEST-1000003 of 300 bytes and is MANIFEST-999998 of 500"
+    ):
+        Witness(str(tmp_path)).verify()
+
+
 def test_an_older_list_of_tables_is_refused(tmp_path: Path) -> None:
     fill(tmp_path, openings=1)
     older, current = manifest(tmp_path), (tmp_path / "CURRENT").read_text()

@@ -30,9 +30,15 @@ _RECYCLED = frozenset((5, 6, 7, 8, 11))
 def mend_logs(folder: str | os.PathLike[str]) -> list[Path]:
     """Cut every log of a closed store before a record that RocksDB would hang on; what was set aside."""
     try:
-        return [kept for path in sorted(Path(folder).glob("*.log")) if (kept := _mend(path)) is not None]
+        return [kept for path in _logs(folder) if (kept := _mend(path)) is not None]
     except OSError as error:
         raise StorageError(f"a log of the store in {folder} cannot be read: {error}") from error
+
+
+def _logs(folder: str | os.PathLike[str]) -> list[Path]:
+    """The logs, oldest first: by number, for from a million on it has another digit."""
+    logs = (path for path in Path(folder).glob("*.log") if path.stem.isdecimal())
+    return sorted(logs, key=lambda path: int(path.stem))
 
 
 def _mend(path: Path) -> Path | None:
@@ -63,7 +69,7 @@ def cut_logs(folder: str | os.PathLike[str]) -> list[Path]:
     What follows is cut off too, later logs with it: changes without those before them are worse than neither.
     """
     kept: list[Path] = []
-    for path in sorted(Path(folder).glob("*.log")):
+    for path in _logs(folder):
         raw = path.read_bytes()
         at = 0 if kept else first_damaged(raw)
         if at is not None and at < len(raw):

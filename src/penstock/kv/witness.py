@@ -16,8 +16,11 @@ from penstock.errors import StorageCorrupt
 
 WITNESS = "WITNESS"
 
-#: A list of tables and its length: the lists have rising numbers in their names, and only ever grow.
-Seen = tuple[str, int]
+_PREFIX = "MANIFEST-"
+
+#: The number in a list's name, and its length. The numbers rise, and a list only ever grows. Names are not
+#: compared: from a million on they have another digit.
+Seen = tuple[int, int]
 
 
 class Witness:
@@ -33,13 +36,13 @@ class Witness:
         with contextlib.suppress(OSError, ValueError):
             name, length, checksum = self._path.read_text("ascii").split()
             if checksum == _checksum(name, int(length)):
-                return name, int(length)
+                return _number(name), int(length)
         return None
 
     def _now(self) -> Seen | None:
         with contextlib.suppress(OSError, ValueError):
             name = (self._folder / "CURRENT").read_text("ascii").strip()
-            return name, (self._folder / name).stat().st_size
+            return _number(name), (self._folder / name).stat().st_size
         return None
 
     def verify(self) -> None:
@@ -47,10 +50,11 @@ class Witness:
         now = self._now()
         if self._seen is None or now is None or now >= self._seen:
             return
-        (name, length), (seen_name, seen_length) = now, self._seen
+        (number, length), (seen_number, seen_length) = now, self._seen
         raise StorageCorrupt(
-            f"the store in {self._folder} is damaged: its list of tables was {seen_name} of {seen_length} "
-            f"bytes and is {name} of {length}: restore a backup (if this is one, delete {self._path})"
+            f"the store in {self._folder} is damaged: its list of tables was {_name(seen_number)} of "
+            f"{seen_length} bytes and is {_name(number)} of {length}: restore a backup (if this is one, "
+            f"delete {self._path})"
         )
 
     def note(self) -> None:
@@ -61,11 +65,20 @@ class Witness:
         unfinished = self._path.with_suffix(".unfinished")
         with contextlib.suppress(OSError):
             # Not to claim more than a power cut leaves.
-            with (self._folder / now[0]).open("rb") as manifest:
+            name = _name(now[0])
+            with (self._folder / name).open("rb") as manifest:
                 os.fsync(manifest.fileno())
-            unfinished.write_text(f"{now[0]} {now[1]} {_checksum(*now)}\n", "ascii")
+            unfinished.write_text(f"{name} {now[1]} {_checksum(name, now[1])}\n", "ascii")
             unfinished.replace(self._path)
             self._seen = now
+
+
+def _number(name: str) -> int:
+    return int(name.removeprefix(_PREFIX))
+
+
+def _name(number: int) -> str:
+    return f"{_PREFIX}{number:06}"
 
 
 def _checksum(name: str, length: int) -> str:
