@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import threading
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +20,7 @@ from penstock.hooks import child, pool
 from penstock.hooks.helper import Helper
 from penstock.hooks.pool import Reply, Source, _load
 from penstock.hooks.scripts import Refused, Scripts, Verdict
-from penstock.hooks.wire import KINDS, Answer
+from penstock.hooks.wire import KINDS, Answer, pack_new
 from tests.hooks.hostile import filled
 from tests.hooks.running import enqueued, failure, helper_of, on_enqueue, on_failure, refused, running
 
@@ -51,6 +54,10 @@ _G _VERSION collectgarbage coroutine debug dofile getmetatable io load loadfile 
 package print python rawequal rawget rawlen rawset require setfenv getfenv setmetatable unpack warn xpcall
 bit32 string.dump string.pack string.unpack string.packsize table.move math.random math.randomseed
 """
+
+
+#: The answer of a script that changes nothing.
+AS_IT_IS = b"\xc0"
 
 
 @pytest.fixture(scope="module")
@@ -295,6 +302,41 @@ def test_errors_keep_the_lines_of_the_script(scripts: Scripts) -> None:
     for line in (2, 3, 10):
         (error,) = refused(scripts, on_enqueue("\n" * (line - 2) + "error('here')"))
         assert str(error) == f"queue 'q': on_enqueue:{line}: here"
+
+
+def test_an_error_of_get_is_never_of_a_line_that_is_not_the_scripts(scripts: Scripts) -> None:
+    for body, place in (
+        ("local v = penstock.get(1)", "on_enqueue:2"),
+        ("return penstock.get(1)", "on_enqueue"),
+    ):
+        (error,) = refused(scripts, on_enqueue(body))
+        assert str(error).startswith(f"queue 'q': {place}: penstock.get takes a string")
+
+
+def test_a_loop_that_is_over_before_it_is_looked_at_again_is_named_by_its_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lua: Any = pytest.importorskip("lupa.lua54")
+    sandbox = Path(child.__file__).with_name("sandbox.lua").read_bytes()
+    one = child.Child(None, lua, sandbox, 100, 1 << 20)  # type: ignore[arg-type]  # It asks for no state.
+    # However long it really took, each look at the time is a second after the one before.
+    ticks = itertools.count()
+    monkeypatch.setattr(child, "time", SimpleNamespace(monotonic=ticks.__next__, process_time=ticks.__next__))
+    own: list[bytes] = []
+    turns, said = 10_000, b""
+    while b"on_enqueue:2: stopped after 100 ms" not in said:
+        source = f"function on_enqueue(m)\n  for i = 1, {turns} do end\nend".encode()
+        assert one._loaded(turns, b"on_enqueue", b"q", source) == AS_IT_IS
+        script = one._script
+
+        def call(message: Any, now_s: float, script: child.Script = script) -> bytes:
+            answer = script.call(message, now_s)
+            own.append(answer if message else AS_IT_IS)
+            return answer
+
+        (said,) = one._slice(script._replace(call=call), [pack_new(NewMessage())], 0.0)
+        turns = turns * 6 // 5
+    assert set(own) == {AS_IT_IS}  # It was never stopped by its own limit, which would have told the line.
 
 
 def test_long_texts_are_cut_between_characters(scripts: Scripts) -> None:

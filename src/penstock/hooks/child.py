@@ -77,14 +77,15 @@ class Line:
 
 
 class Script(NamedTuple):
-    """A script that was loaded. `call` takes a packed message and the time, and gives an encoded answer.
+    """A script that was loaded. `call` takes a packed message and the time, and gives an encoded answer; with
+    False, where the last one was seen.
 
     Lua takes a string from here where it cannot raise an error: without memory for it the process would end,
     or stand still. So there must be room before.
     """
 
     hook: bytes
-    call: Callable[[bytes | None, float], bytes]
+    call: Callable[[bytes | bool | None, float], bytes]
     lua: Any
     most_bytes: int
 
@@ -199,7 +200,7 @@ class Child:
                 # not more than the time that passed until this one.
                 used_s = time.process_time() - began_cpu_s - (before_s - began_s)
                 if used_s > limit_s:
-                    answer = _answer(STOPPED, b"%s: stopped after %d ms" % (script.hook, self._limit_ms))
+                    answer = _answer(STOPPED, b"%s: stopped after %d ms" % (call(False, 0.0), self._limit_ms))
             answers.append(answer)
             size += len(answer)
             if after_s - began_s >= limit_s or size >= MOST_ANSWERS_BYTES:

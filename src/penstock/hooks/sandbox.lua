@@ -31,6 +31,8 @@ end
 -- Looked at every so many instructions. A call that stays inside a library function is the kernel's to end.
 
 local since, stopped
+-- Where it was when most of its time had passed: it may be late without having been looked at again.
+local seen
 
 -- Where the script is, though it may have called something of this file.
 local function place()
@@ -47,7 +49,11 @@ local function watch()
   if not stopped then
     local now = clock()
     since = since or now
-    if (now - since) * 1000 <= limit_ms then return end
+    local used_ms = (now - since) * 1000
+    if used_ms <= limit_ms then
+      if used_ms > limit_ms / 2 then seen = place() end
+      return
+    end
     stopped = place() .. ": stopped after " .. limit_ms .. " ms"
   end
   error(stopped, 0)
@@ -80,17 +86,18 @@ debug.getmetatable("").__index = text_functions
 
 local now_s, gets = 0, 0
 
+-- Not by a level: one who returns what `get` gives is not there any more, and the level is of this file.
 local function get(key)
-  if type(key) ~= "string" then error("penstock.get takes a string", 2) end
+  if type(key) ~= "string" then error(place() .. ": penstock.get takes a string", 0) end
   gets = gets + 1
-  if gets > MOST_GETS then error("penstock.get: more than " .. MOST_GETS .. " in one call", 2) end
+  if gets > MOST_GETS then error(place() .. ": penstock.get: more than " .. MOST_GETS .. " in one call", 0) end
   local value, problem, no_room = ask(key)
   if no_room then
     collect()
     value, problem, no_room = ask(key)
     if no_room then error(OUT_OF_MEMORY, 0) end
   end
-  if problem then error("penstock.get: " .. problem, 2) end
+  if problem then error(place() .. ": penstock.get: " .. problem, 0) end
   return value
 end
 
@@ -378,7 +385,7 @@ function run.on_failure()
 end
 
 local function guarded(act)
-  since, stopped, gets = nil, nil, 0
+  since, stopped, seen, gets = nil, nil, nil, 0
   local ok, result = pcall(act)
   if ok then return result end
   return answer(stopped and STOPPED or FAILED, complaint(stopped or result))
@@ -395,6 +402,7 @@ local function check()
 end
 
 return function(packed, now)
+  if packed == false then return seen or hook end
   if not packed then return guarded(check) end
   raw, now_s = packed, now
   local answer = guarded(step)
