@@ -9,6 +9,7 @@ from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.fifo import FifoIndex
 from penstock.backends.embedded.keys import SPACES
+from penstock.backends.embedded.lanes import Lane
 from penstock.backends.embedded.ready import ReadyIndex
 from penstock.backends.embedded.rows import encode_ready
 from penstock.clock import ManualClock
@@ -99,8 +100,13 @@ class Bench:
         self.live |= {(name, order_ns): weight for order_ns in orders}
 
     def take(self, count: int) -> list[Item]:
+        taken: list[tuple[Lane, Row]] = []
         with self.engine.lock, self.engine.transaction() as txn:
-            taken = self.index.take(txn, count)
+            while len(taken) < count:
+                more = self.index.take(txn, count - len(taken))
+                if not more and self.index.discovered:
+                    break
+                taken += more
             for _, (key, _) in taken:
                 txn.delete(key, self.engine.ready)
         items = [(named(lane.lane), int.from_bytes(row[0][-24:-16], "big")) for lane, row in taken]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import Entry, Event, HookError, Kind, NewMessage, Queue, StorageCorrupt
-from penstock.backends.embedded import keys
+from penstock.backends.embedded import deadletter, engine, failures, keys, sweep
 from penstock.backends.embedded.keys import Meta
 from penstock.journal import Journal
 from penstock.message import format_id, parse_id
@@ -145,6 +145,68 @@ def test_a_damaged_message_whose_last_lease_ends_is_dead_at_home_and_stops_no_ot
 
 
 # Batches: each item has its own answer
+
+
+DEAD_LETTERS = "function on_failure(m, f) if m.payload == 'die' then return 'dead_letter' end end"
+
+
+@pytest.mark.parametrize("by", ["lease", "sweep"])
+@pytest.mark.parametrize("script", [None, DEAD_LETTERS])
+def test_a_damaged_dead_letter_queue_holds_up_what_dies_and_nothing_else(
+    script: str | None, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "SLICE", 5)
+    monkeypatch.setattr(failures, "SCRIPTED_SLICE", 5)
+    monkeypatch.setattr(engine, "DUE_HINT_EVERY", 1)
+    system = MemorySystem()
+    system.create("graves")
+    settings: dict[str, Any] = {"on_failure": script, "max_attempts": 1 if script is None else 9}
+    q = system.create("q", lease_s=5, dead_letter="graves", **settings)
+    other = system.create("other", lease_s=6, **settings)
+    enqueue(q, *[b"die"] * 12)
+    enqueue(other, b"other")
+    assert (len(q.lease(12)), len(other.lease(1))) == (12, 1)
+    enqueue(q, b"fine")
+    key = keys.meta(Meta.COUNTERS, keys.u32(system.engine.queue("graves").qid))
+    system.put("meta", key, GARBAGE)
+    for each in system.engine.by_qid.values():
+        each.unload()
+    system.clock.advance(7)
+    if by == "sweep":
+        system.sweep()
+        assert other.stats().leased == 0
+    assert payloads(q) == [b"fine"]
+    assert payloads(other) == ([b"other"] if script else [])
+    assert q.stats().leased == 13
+    assert any("'graves' is damaged" in reason for reason in system.backend.health().reasons)
+    if script is None:
+        assert system.backend.check(repair=True).ok
+        system.sweep()
+        assert system.backend.stats("graves").ready == 12
+        assert system.problems() == []
+
+
+@pytest.mark.parametrize("script", [None, DEAD_LETTERS])
+def test_what_cannot_be_applied_is_passed_over_by_those_behind_it(
+    script: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*_: object) -> None:
+        raise StorageCorrupt("a table has a damaged part")
+
+    monkeypatch.setattr(sweep, "SLICE", 5)
+    monkeypatch.setattr(failures, "SCRIPTED_SLICE", 5)
+    system = MemorySystem()
+    system.create("graves")
+    q = system.create("q", lease_s=5, dead_letter="graves", on_failure=script, max_attempts=1)
+    other = system.create("other", lease_s=6, on_failure=script)
+    enqueue(q, *[b"die"] * 12)
+    enqueue(other, b"other")
+    assert (len(q.lease(12)), len(other.lease(1))) == (12, 1)
+    monkeypatch.setattr(deadletter, "find_sound", unreadable)
+    system.clock.advance(7)
+    system.sweep()
+    assert (q.stats().leased, other.stats().ready) == (12, 1)
+    assert payloads(q) == []
 
 
 def test_a_damaged_id_or_dedup_id_fails_the_item_that_names_it_alone() -> None:

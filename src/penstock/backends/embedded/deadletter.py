@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.backends.embedded.engine import Transaction
+from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import StateCode
 from penstock.backends.embedded.lookup import Found, find_sound
 from penstock.backends.embedded.queue_state import QueueState
@@ -37,6 +37,12 @@ def kill(txn: Transaction, q: QueueState, dead: list[tuple[bytes, StateRow]], re
         enter(txn, q, raw_id, StateCode.DEAD, row)
     attempts = [row.attempts for _, row in dead]
     txn.record(q, Kind.DEAD, [raw_id for raw_id, _ in dead], attempts, remove_at_ns, reason=reason)
+
+
+def can_bury(engine: Engine, q: QueueState) -> bool:
+    """Whether its messages can die: not while their dead-letter queue is damaged."""
+    target = engine.queues.get(q.settings.dead_letter) if q.settings.dead_letter else None
+    return target is None or engine.sound_queue(target.qid) is not None
 
 
 def _bury_elsewhere(

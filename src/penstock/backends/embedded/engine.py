@@ -49,6 +49,8 @@ DUE_HINT_EVERY = 4096
 
 FAR_FUTURE_NS = 1 << 63
 
+GIVE_WAY_S = 0.001
+
 
 #: One item for each fork since the first process: asking the kernel who one is, each time, is dear.
 _forks: list[None] = []
@@ -264,6 +266,12 @@ class Engine:
         self._synced = max(self._synced, covered)
         self.meter.sync_s.observe(max(0, self.clock.now_ns() - started_ns) / NS_PER_S)
         return True
+
+    def give_way(self) -> None:
+        """Between slices of a call's work, with the lock free: one who came back at once would have it, or be
+        in the next group, before those who wait are awake.
+        """
+        threading.Event().wait(GIVE_WAY_S)
 
     def now_ns(self) -> int:
         """The time: one and the same throughout a transaction, or what it has just decided would not hold."""

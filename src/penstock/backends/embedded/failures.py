@@ -20,7 +20,15 @@ from penstock.backends.embedded.lookup import NO_BODY, Found
 from penstock.backends.embedded.meters import FAILED
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import StateRow, decode_state
-from penstock.backends.embedded.sweep import apply_due, apply_waiting, drop_rows, end_leases, may_gain
+from penstock.backends.embedded.sweep import (
+    apply_due,
+    apply_waiting,
+    drop_rows,
+    end_leases,
+    has_enough,
+    left_for_repair,
+    may_gain,
+)
 from penstock.backends.embedded.transitions import drop_bodies, leave
 from penstock.backends.embedded.undecided import Ended, Undecided
 from penstock.clock import to_ns
@@ -87,11 +95,17 @@ class Failures:
         """Whether ended leases that concern this queue wait for a script. Call it with the lock held."""
         return bool(self._engine.undecided) and any(True for _ in self._concerned(queue))
 
-    def release(self, queue: str, wanted: int) -> None:
-        """Before a lease: those that ended, until the queue has enough, or nothing more to gain."""
-        while self.end_leases(queue) and may_gain(self._engine, queue, Due.LEASE, wanted):
+    def release(self, queue: str, wanted: int) -> bool:
+        """Before a lease: those that ended, until the queue has enough, or nothing more to gain.
+
+        True if it seemed enough: should none of it be handed out, there may be more to release.
+        """
+        while self.end_leases(queue) and may_gain(self._engine, queue, Due.LEASE):
+            if has_enough(self._engine, queue, wanted):
+                return True
             while apply_due(self._engine, Due.LEASE):
                 pass  # There may be more of them than were kept.
+        return False
 
     def end_leases(self, queue: str | None = None) -> int:
         """A slice of the ended leases that wait for a script, in each queue that concerns this one, or in
@@ -101,7 +115,16 @@ class Failures:
         with engine.lock:
             engine.check_usable()
             qids = list(self._concerned(queue))
-        return sum(self._end_leases(qid) for qid in qids)
+        done = 0
+        for qid in qids:
+            try:
+                done += self._end_leases(qid)
+            except StorageCorrupt as error:  # Its leases wait for a repair, those of the others do not.
+                q = engine.by_qid.get(qid)
+                if q is None:
+                    raise
+                engine.note_damage(q.name, error)
+        return done
 
     def _concerned(self, queue: str | None) -> Iterator[int]:
         """Queues with ended leases that nobody is at, and whose end may make a message ready in this one."""
@@ -147,7 +170,7 @@ class Failures:
         q = engine.sound_queue(qid)
         if q is None and qid in engine.by_qid:
             return  # Damaged: a repair finds what is due of it.
-        with engine.transaction() as txn:
+        with left_for_repair(engine, Due.LEASE, q), engine.transaction() as txn:
             txn.changed = True
             if q is None:
                 drop_rows(txn, Due.LEASE, qid, items)

@@ -69,6 +69,7 @@ def discovered(engine: Engine, queue: str) -> QueueState:
             q = _queue(engine, queue)
             if q.ready.discover():
                 return q
+        engine.give_way()
 
 
 def _slices(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -276,7 +276,7 @@ class Lanes:
         """
         while self._undiscovered_from is not None:
             self.discover_some()
-        self._note_ages()
+        self.note_ages(len(self._unaged))
         ages = self._ages
         while ages:
             noted, lane = ages[0]
@@ -296,12 +296,15 @@ class Lanes:
             # Lanes come and go: one note of each is enough.
             self._ages, self._unaged = [], list(self._lanes.values())
 
-    def _note_ages(self) -> None:
-        for lane in self._unaged:
+    def note_ages(self, count: int) -> bool:
+        """Note so many that were left for when someone asks; whether there are no more."""
+        some = self._unaged[:count]
+        del self._unaged[:count]
+        for lane in some:
             # Nothing of it is earlier than where its rows are read from: corrected if it comes to that.
             first = lane.first if lane.rows else lane.more_from[len(self._prefix) + len(lane.lane) :]
             heapq.heappush(self._ages, (first, lane))
-        self._unaged = []
+        return not self._unaged
 
     def scan(self, after: bytes | None, lane_prefix: bytes = b"") -> Iterator[Row]:
         """Ready rows after a key, in key order, never walking over what was consumed long ago."""

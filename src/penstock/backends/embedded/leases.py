@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.backends.embedded import keys
-from penstock.backends.embedded.deadletter import kill
+from penstock.backends.embedded.deadletter import can_bury, kill
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.fifo import FifoIndex
 from penstock.backends.embedded.healing import DamagedBodies, decodes, heal_orphans, without_strays
@@ -419,7 +419,13 @@ def give_back(
     kind: Kind,
     reason: str,
 ) -> None:
-    """Leased messages that were not finished: waiting again, expired, or dead."""
+    """Leased messages that were not finished: waiting again, expired, or dead.
+
+    Where a lease ran out, nobody is there to be told that a dead-letter queue is damaged: what is to die
+    stays as it is until a repair, and the others do not wait for it.
+    """
+    if kind is Kind.RELEASED and not can_bury(txn.engine, q):
+        failed = [(raw_id, row) for raw_id, row in failed if decide(row) is not None]
     if not failed:
         return
     txn.changed = True

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from enum import Enum, auto
 from functools import partial
 
-from penstock.backends.embedded import healing, leases
+from penstock.backends.embedded import healing, lanes, leases
 from penstock.backends.embedded.arguments import check_lease_s
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.failures import Failures
@@ -17,6 +18,15 @@ from penstock.codec.body import check_duration
 from penstock.message import Delivery, check_count, checked_name
 
 log = logging.getLogger("penstock")
+
+
+class _Next(Enum):
+    """What comes before an answer, outside of the command: others may be waiting for it."""
+
+    #: Scripts have to be asked about leases that ended.
+    SCRIPTS = auto()
+    #: What was looked at is enough for one command, and nothing of it could be handed out.
+    AGAIN = auto()
 
 
 class Polling:
@@ -45,18 +55,21 @@ class Polling:
         if max_messages == 0:
             return []
         deadline_ns = engine.clock.now_ns() + to_ns(wait_s)
-        settled = False
+        settled = seemed_enough = False
         while listening():
             command = partial(self._lease_now, queue, max_messages, lease_s, consumer, settled=settled)
-            deliveries = engine.durably(command)
-            settled = deliveries is None
-            if deliveries is None:
-                # Outside of the command: others may be waiting for it, and scripts take their time.
-                self._failures.release(queue, max_messages)
-                continue
-            if deliveries or engine.clock.now_ns() >= deadline_ns:
-                return deliveries
-            self._wait(queue, deadline_ns)
+            answer = engine.durably(command)
+            if answer is _Next.SCRIPTS:
+                seemed_enough, settled = self._failures.release(queue, max_messages), True
+            elif answer is _Next.AGAIN:
+                engine.give_way()
+            elif not answer and seemed_enough:
+                settled = seemed_enough = False
+            elif answer or engine.clock.now_ns() >= deadline_ns:
+                return answer
+            else:
+                settled = False
+                self._wait(queue, deadline_ns)
         # It may have been woken in the place of one that still waits.
         with engine.lock:
             if queue in engine.queues:
@@ -65,26 +78,23 @@ class Polling:
 
     def _lease_now(
         self, queue: str, max_messages: int, lease_s: float | None, consumer: str, *, settled: bool
-    ) -> list[Delivery] | None:
-        """None: scripts have to be asked first about leases that ended."""
+    ) -> list[Delivery] | _Next:
         engine = self._engine
         apply_due(engine, Due.TTL)
-        while True:
-            release_for(engine, queue, max_messages)
-            if engine.undecided and not settled and self._waits_for_script(queue):
-                return None
-            with engine.lock:  # Kept until they are set aside: someone else would take them too.
-                try:
-                    deliveries = self._hand_out(queue, max_messages, lease_s, consumer)
-                except healing.DamagedBodies as damaged:
-                    if not damaged.rows:
-                        raise
-                    log.error("%s: moved to quarantine", damaged)
-                    with engine.transaction() as txn:
-                        healing.set_aside(txn, engine.queue(queue), damaged.rows)
-                    continue
-            if deliveries is not None:
-                return deliveries
+        seemed_enough = release_for(engine, queue, max_messages)
+        if engine.undecided and not settled and self._waits_for_script(queue):
+            return _Next.SCRIPTS
+        with engine.lock:  # Kept until they are set aside: someone else would take them too.
+            try:
+                answer = self._hand_out(queue, max_messages, lease_s, consumer)
+            except healing.DamagedBodies as damaged:
+                if not damaged.rows:
+                    raise
+                log.error("%s: moved to quarantine", damaged)
+                with engine.transaction() as txn:
+                    healing.set_aside(txn, engine.queue(queue), damaged.rows)
+                return _Next.AGAIN
+        return _Next.AGAIN if not answer and seemed_enough else answer
 
     def _waits_for_script(self, queue: str) -> bool:
         with self._engine.lock:
@@ -92,8 +102,8 @@ class Polling:
 
     def _hand_out(
         self, queue: str, max_messages: int, lease_s: float | None, consumer: str
-    ) -> list[Delivery] | None:
-        """None: what seemed ready had expired, and is removed; there may be more to release."""
+    ) -> list[Delivery] | _Next:
+        """Again if what seemed ready had expired, or there are lanes yet to be found."""
         engine = self._engine
         with engine.transaction() as txn:
             q = engine.queue(queue)
@@ -103,16 +113,16 @@ class Polling:
             looked = 0
             while counts[StateCode.READY] > 0 and (wanted := q.room(max_messages - len(deliveries))):
                 more = leases.lease(txn, q, wanted, lease_ns, consumer)
-                if more is None:
+                if more is None and q.ready.discovered:
                     break  # What is ready has to wait: for tokens, or for others of its key.
-                deliveries += more
-                looked += wanted
+                deliveries += more or ()
+                looked += wanted if q.ready.discovered else lanes.DISCOVERY_SLICE
                 if looked - len(deliveries) >= SLICE:
                     break  # Enough for one write.
             q.tell_waiters()
             if engine.calls.answering and deliveries:  # Their receipts are enough to find them again.
                 txn.answered([delivery.receipt for delivery in deliveries])
-            return deliveries if deliveries or not looked else None
+            return deliveries if deliveries or not looked else _Next.AGAIN
 
     def _wait(self, queue: str, deadline_ns: int) -> None:
         """Sleep until work arrives, something falls due, or the deadline passes."""

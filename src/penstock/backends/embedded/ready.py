@@ -63,11 +63,16 @@ class ReadyIndex:
 
     # -- numbers by key -------------------------------------------------------------------------
 
+    @property
+    def discovered(self) -> bool:
+        """Whether every lane that has rows is known."""
+        return self._lanes.discovered
+
     def discover(self) -> bool:
-        """Find some more lanes; whether all are known."""
+        """Find some more lanes, and note the ages of some; whether that is done for all."""
         if not self._lanes.discovered:
             self._lanes.discover_some()
-        return self._lanes.discovered
+        return self._lanes.note_ages(lanes.DISCOVERY_SLICE) and self._lanes.discovered
 
     def lanes(self) -> list[Lane]:
         return list(self._lanes)
@@ -246,7 +251,11 @@ class ReadyIndex:
     # -- turns ----------------------------------------------------------------------------------
 
     def take(self, txn: Transaction, count: int) -> list[tuple[Lane, Row]]:
-        """The next rows by priority, then fair turns over keys; the caller deletes them."""
+        """The next rows by priority, then fair turns over keys; the caller deletes them.
+
+        A call looks for a slice of lanes at most: it may give fewer rows than there are, or none, until all
+        lanes are `discovered`.
+        """
         found, rings = self._lanes, self._rings
         if self._rests > IDLE_LANES + len(self._turns):
             self._tidy()
@@ -260,14 +269,10 @@ class ReadyIndex:
                 self._release(txn.now_ns)
             top = next((level for level in range(LEVELS) if rings[level]), LEVELS)
             if found.may_find_before(top):
-                found.discover_some()
-                continue
+                break
             level, allowance = self._levels.next(rings, count - len(out))
             if level < 0:
-                if found.discovered:
-                    break
-                found.discover_some()
-                continue
+                break
             before = len(out)
             self._serve(txn, rings[level], allowance, out)
             self._levels.served(level, len(out) - before, rings)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import groupby
 from operator import itemgetter
 
@@ -70,18 +71,34 @@ def _apply(engine: Engine, kind: Due, due: list[tuple[int, int, bytes]]) -> int:
         if kind == Due.LEASE and q is not None and q.settings.on_failure is not None:
             engine.undecided.setdefault(qid, Undecided()).add(items)
             continue
-        try:
-            with engine.transaction() as txn:
-                txn.changed = True
-                if q is None:
-                    drop_rows(txn, kind, qid, items)
-                else:
-                    _APPLY[kind](txn, q, items)
-        except StorageCorrupt as error:
+        with left_for_repair(engine, kind, q), engine.transaction() as txn:
+            txn.changed = True
             if q is None:
-                raise
-            engine.note_damage(q.name, error)
+                drop_rows(txn, kind, qid, items)
+            else:
+                _APPLY[kind](txn, q, items)
     return len(due)
+
+
+@contextmanager
+def left_for_repair(engine: Engine, kind: Due, q: QueueState | None) -> Iterator[None]:
+    """What is due of a queue is left where it is if something damaged keeps it from being applied.
+
+    The next slice starts behind it. A failed write is otherwise found again at once: those behind it would
+    never have their turn, and who goes on for as long as there is something would not come to an end.
+    """
+    at_ns, row, undecided = engine.next_due_ns[kind], engine.next_due_row.get(kind), dict(engine.undecided)
+    try:
+        yield
+    except StorageCorrupt as error:
+        if q is None:
+            raise
+        engine.note_damage(q.name, error)
+        engine.next_due_ns[kind] = at_ns
+        if row is not None:
+            engine.next_due_row[kind] = row
+        if kind == Due.LEASE:
+            engine.undecided.update(undecided)
 
 
 def _by_queue(due: list[tuple[int, int, bytes]]) -> Iterable[tuple[int, list[tuple[int, bytes]]]]:
@@ -105,22 +122,32 @@ def apply_waiting(engine: Engine) -> None:
                 break
 
 
-def release_for(engine: Engine, queue: str, wanted: int) -> None:
+def release_for(engine: Engine, queue: str, wanted: int) -> bool:
     """Before a lease: what is due, slice by slice, until the queue has enough, or nothing more to gain.
 
-    The lock is free between slices: what other queues have due may be a lot.
+    The lock is free between slices: what other queues have due may be a lot. True if it seemed enough: should
+    none of it be handed out, there is more to release.
     """
+    enough = False
     for kind in (Due.LEASE, Due.DELAY):
-        while apply_due(engine, kind) == SLICE and may_gain(engine, queue, kind, wanted):
-            pass
+        while apply_due(engine, kind) == SLICE and may_gain(engine, queue, kind):
+            if has_enough(engine, queue, wanted):
+                enough = True
+                break
+    return enough
 
 
-def may_gain(engine: Engine, queue: str, kind: Due, wanted: int) -> bool:
+def has_enough(engine: Engine, queue: str, wanted: int) -> bool:
+    """Whether so many are ready, and some may be handed out: only a lease finds out."""
     with engine.lock:
         q = engine.queue(queue)
-        counts = q.counters.counts
-        if counts[StateCode.READY] >= wanted and q.lease_may_succeed(engine.clock.now_ns()):
-            return False
+        return q.counters.counts[StateCode.READY] >= wanted and q.lease_may_succeed(engine.clock.now_ns())
+
+
+def may_gain(engine: Engine, queue: str, kind: Due) -> bool:
+    """Whether more may become ready in a queue by what is due."""
+    with engine.lock:
+        counts = engine.queue(queue).counters.counts
         if kind == Due.DELAY:
             return counts[StateCode.DELAYED] > 0
         # Another's last lease that ends may make a dead letter.
