@@ -132,7 +132,17 @@ class Line:
         )
 
     def may_be_kept_back(self, item: Item, buckets: Buckets) -> bool:
-        """Whether a token that it needs may be kept for a message that waits for another one besides."""
+        """Whether a token that it needs may be kept for a message that waits for another one besides.
+
+        Or, in a fifo queue, whether one that waits for tokens may be before it: they came together.
+        """
+        if self.settings.fifo and any(
+            self.lane(other) == self.lane(item)
+            and not self.must_precede(item, other)
+            and not buckets.have_tokens(other)
+            for other in self.of(State.READY)
+        ):
+            return True
         return any(
             (self.settings.fifo or other.new.priority == item.new.priority)
             and self.range_of(other) != self.range_of(item)
