@@ -186,6 +186,25 @@ def test_a_damaged_dead_letter_queue_holds_up_what_dies_and_nothing_else(
         assert system.problems() == []
 
 
+def test_what_does_not_die_comes_back_though_what_ended_with_it_cannot_be_buried() -> None:
+    system = MemorySystem()
+    system.create("graves")
+    q = system.create("q", lease_s=5, max_attempts=2, dead_letter="graves")
+    enqueue(q, b"dies")
+    assert payloads(q) == [b"dies"]
+    system.clock.advance(6)
+    assert payloads(q) == [b"dies"]
+    enqueue(q, b"fine")
+    assert payloads(q) == [b"fine"]
+    key = keys.meta(Meta.COUNTERS, keys.u32(system.engine.queue("graves").qid))
+    system.put("meta", key, GARBAGE)
+    for each in system.engine.by_qid.values():
+        each.unload()
+    system.clock.advance(6)
+    assert payloads(q) == [b"fine"]
+    assert q.stats().leased == 2
+
+
 @pytest.mark.parametrize("script", [None, DEAD_LETTERS])
 def test_what_cannot_be_applied_is_passed_over_by_those_behind_it(
     script: str | None, monkeypatch: pytest.MonkeyPatch
