@@ -1,6 +1,8 @@
 """Fair shares: how far they are from what the weights say, and what they cost.
 
-python benchmarks/fairness.py [shares] [noisy] [cost] [keys] [--deliveries 100000] [--json FILE]
+python benchmarks/fairness.py [shares] [noisy] [cost] [keys] [--deliveries 100000] [--mode os] [--json FILE]
+
+`--mode` is of the cost; the others are measured in mode os.
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ PAYLOAD = b"x" * 200
 BATCH = 100
 
 
-def store(folder: Path, name: str) -> Penstock:
-    return penstock.open(f"rocksdb:{folder / name}?durability=os")
+def store(folder: Path, name: str, mode: str = "os") -> Penstock:
+    return penstock.open(f"rocksdb:{folder / name}?durability={mode}")
 
 
 # -- shares -----------------------------------------------------------------------------------------
@@ -192,11 +194,11 @@ def cycle_us(q: Queue, made: list[list[NewMessage]]) -> tuple[float, float]:
     return (time.perf_counter() - started) / count * 1e6, (time.thread_time() - busy) / count * 1e6
 
 
-def cost(folder: Path, rounds: int) -> dict[str, Any]:
+def cost(folder: Path, rounds: int, mode: str) -> dict[str, Any]:
     """The same work on one key, ten and a thousand, round by round in turn; 20 batches are always waiting."""
     out: dict[str, Any] = {}
     for at_random in (False, True):
-        with store(folder, f"cost-{at_random}") as ps:
+        with store(folder, f"cost-{at_random}", mode) as ps:
             rng, queues = random.Random(1), {n: ps.create_queue(f"{n}", lease_s=3600) for n in (1, 10, 1000)}
             for keys, q in queues.items():
                 for batch in batches(keys, 20 * BATCH, at_random, rng, 0):
@@ -277,14 +279,15 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=41)
+    parser.add_argument("--mode", choices=("os", "interval", "sync"), default="os")
     parser.add_argument("--json", type=Path, help="write the results there too")
     args = parser.parse_args()
     machine = f"{platform.platform()} {os.cpu_count()} cores, Python {platform.python_version()}"
-    print(f"{datetime.now(UTC):%Y-%m-%d} {machine}, payload {len(PAYLOAD)} bytes, mode os")
+    print(f"{datetime.now(UTC):%Y-%m-%d} {machine}, payload {len(PAYLOAD)} bytes, mode {args.mode}")
     steps: dict[str, Callable[[Path], dict[str, Any]]] = {
         "shares": lambda folder: shares(folder, args.deliveries),
         "noisy": lambda folder: noisy(folder, args.messages),
-        "cost": lambda folder: cost(folder, args.rounds),
+        "cost": lambda folder: cost(folder, args.rounds, args.mode),
         "keys": lambda folder: many_keys(folder, args.keys),
     }
     results: dict[str, Any] = {}

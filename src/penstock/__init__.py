@@ -1,5 +1,17 @@
 """Durable work queues for Python with a choice of storage engine per queue."""
 
+from penstock.backends.bulk import (
+    BulkPartition,
+    BulkRequest,
+    Damage,
+    SeqRange,
+    Snapshot,
+    Staged,
+    Txn,
+    WriteTicket,
+    Written,
+)
+from penstock.backends.registry import open_reader, open_writer, release_snapshot
 from penstock.clock import Clock, ManualClock, SystemClock
 from penstock.errors import (
     BackendNotInstalled,
@@ -15,6 +27,7 @@ from penstock.errors import (
     PenstockError,
     QueueAlreadyExists,
     QueueNotFound,
+    SnapshotNotFound,
     StaleReceipt,
     StorageCorrupt,
     StorageError,
@@ -36,8 +49,11 @@ from penstock.worker import Reject, RetryLater, Worker
 __all__ = [
     "BackendNotInstalled",
     "BackendUnavailable",
+    "BulkPartition",
+    "BulkRequest",
     "Clock",
     "Cursor",
+    "Damage",
     "DecryptFailed",
     "Delivery",
     "EnqueueResult",
@@ -67,6 +83,10 @@ __all__ = [
     "Reject",
     "Retry",
     "RetryLater",
+    "SeqRange",
+    "Snapshot",
+    "SnapshotNotFound",
+    "Staged",
     "StaleReceipt",
     "State",
     "StorageCorrupt",
@@ -74,9 +94,15 @@ __all__ = [
     "StorageFull",
     "StoreLocked",
     "SystemClock",
+    "Txn",
     "Unauthorized",
     "Unsupported",
     "Worker",
+    "WriteTicket",
+    "Written",
     "__version__",
     "open",
+    "open_reader",
+    "open_writer",
+    "release_snapshot",
 ]

@@ -23,6 +23,9 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     throttling: bool = False
     journal: bool = False
     fifo: bool = False
+    bulk_read: bool = False
+    bulk_write: bool = False
+    restore: bool = False
 
     def names(self) -> list[str]:
         """The flags that are on."""
@@ -47,4 +50,7 @@ MEANING: dict[str, tuple[str, str]] = {
     "throttling": ("token buckets limit throttle keys", "throttle_keys, throttles"),
     "journal": ("every change is an event with a gap-free number", "events, cursor, journal"),
     "fifo": ("strict order with one message of a key in flight", "fifo=True"),
+    "bulk_read": ("whole tables are read as Arrow, from a snapshot", "take_snapshot, Spark"),
+    "bulk_write": ("whole tables are enqueued from Arrow, once", "begin_write, Spark"),
+    "restore": ("messages of another store are put in as they stood there", "restore"),
 }

@@ -11,6 +11,7 @@
     ├── MessageLeased                someone holds the message; it was left unchanged
     ├── StaleReceipt                 the lease is no longer this receipt's; nothing was changed
     ├── HistoryTruncated             retention has removed events that a cursor had not read
+    ├── SnapshotNotFound             a snapshot that was released, has run out, or is out of reach
     ├── Unsupported                  a capability that the queue's backend does not have
     ├── BackendNotInstalled          a driver package is missing
     ├── BackendUnavailable           (retryable) the server or store does not answer
@@ -102,6 +103,10 @@ class HistoryTruncated(PenstockError):
         )
         self.position = position
         self.first_seq = first_seq
+
+
+class SnapshotNotFound(PenstockError):
+    """A snapshot was released, ran out, or is in a place that this process cannot reach."""
 
 
 class Unsupported(PenstockError):

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -26,6 +26,16 @@ from penstock.backends.base import (
     RekeyReport,
     Throttle,
 )
+from penstock.backends.bulk import (
+    SNAPSHOT_LIFETIME_S,
+    BulkBackend,
+    Snapshot,
+    Staged,
+    StoredMessage,
+    Txn,
+    WriteTicket,
+    Written,
+)
 from penstock.backends.registry import check_config, naming, open_backend
 from penstock.clock import Clock
 from penstock.config import Config
@@ -37,11 +47,12 @@ from penstock.errors import (
     QueueAlreadyExists,
     QueueNotFound,
     StorageError,
+    Unsupported,
 )
 from penstock.event import Entry
 from penstock.journal import Journal, Moment, UserState, moment_ns
 from penstock.keyring import KeyProvider
-from penstock.message import MAX_COUNT, DueItem, checked_batch
+from penstock.message import MAX_COUNT, DueItem, EnqueueResult, checked_batch
 from penstock.queue import Queue
 from penstock.settings import QueueSettings, queue_settings
 from penstock.version import __version__
@@ -262,6 +273,48 @@ class Penstock:
             sum(report.rewritten for report in reports),
             sum(report.unreadable for report in reports),
         )
+
+    def take_snapshot(
+        self, *, backend: str = DEFAULT, lifetime_s: float = SNAPSHOT_LIFETIME_S, id: str | None = None
+    ) -> Snapshot:
+        """A moment of everything on a backend, for bulk readers in any process; see docs/tables.md.
+
+        It goes when a reader releases it, or when nobody has read from it for `lifetime_s`. With `id`, a UUID
+        that you choose, the snapshot of that id, if it is still there.
+        """
+        source = self._backend(backend)
+        if not source.capabilities.bulk_read and not hasattr(source, "take_snapshot"):
+            raise Unsupported("take_snapshot", "bulk_read", source.name, ("rocksdb",))
+        return cast(BulkBackend, source).take_snapshot(lifetime_s, id)
+
+    def begin_write(self, queue: str | None = None, *, backend: str = DEFAULT) -> WriteTicket:
+        """Leave to stage rows for a queue in bulk, or with None for all of a backend's; see docs/bulk.md."""
+        source = self._backend(backend)
+        if queue is not None:
+            source = self._home(queue)
+            backend = next(name for name, one in self._backends.items() if one is source)
+        ticket = self._bulk(source).begin_write(queue)
+        return msgspec.structs.replace(ticket, backend=backend)
+
+    def commit_write(self, ticket: WriteTicket, txn: Txn, staged: Sequence[Staged]) -> Written:
+        """Enqueue what was staged, all of it, once; the same job again changes nothing."""
+        return self._bulk(self._backend(ticket.backend)).commit_write(ticket, txn, staged)
+
+    def abort_write(self, ticket: WriteTicket, txn: Txn) -> None:
+        """Throw away what was staged, unless its commit has begun."""
+        self._bulk(self._backend(ticket.backend)).abort_write(ticket, txn)
+
+    def _bulk(self, backend: QueueBackend) -> BulkBackend:
+        if not hasattr(backend, "begin_write"):
+            raise Unsupported("a bulk write", "bulk_write", backend.name, ("rocksdb",))
+        return cast(BulkBackend, backend)
+
+    def restore(self, queue: str, messages: Sequence[StoredMessage]) -> list[EnqueueResult]:
+        """Put messages of another store into a queue as they stood there; one that is there is left alone."""
+        target = self._home(queue)
+        if not hasattr(target, "restore"):
+            raise Unsupported("restore", "restore", target.name, ("rocksdb", "memory"))
+        return cast(BulkBackend, target).restore(queue, checked_batch(messages, "messages"))
 
     def sweep(self, budget: int = 100) -> int:
         """Do up to `budget` slices of housekeeping on each backend; how many were done."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from penstock.backends.bulk import Chunk
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.buckets import ThrottleRow
 from penstock.backends.embedded.keys import Due, Meta, StateCode
+from penstock.backends.embedded.load_rows import LoadProgress, LoadRow
 from penstock.backends.embedded.rows import (
     MARK,
     CursorRow,
@@ -464,6 +466,14 @@ def _(raw: Raw) -> None:
 @fault("a row of meta has another version", "row_damaged")
 def _(raw: Raw) -> None:
     raw.put("meta", keys.meta(Meta.USER_STATE, b"user2"), b"\x09?")
+
+
+@fault("a bulk write has lost what was staged for it", "load_cut_off")
+def _(raw: Raw) -> None:
+    chunk = Chunk(name="gone", number=raw.number("jobs"), rows=1, first=b"", last=b"", sizes_bytes=(1, 1, 1))
+    row = LoadRow("app", 1, "nowhere", "", [chunk, chunk], 0, raw.number("jobs"))
+    raw.put("meta", keys.meta(Meta.LOAD, keys.u32(1)), packed(row))
+    raw.put("meta", keys.meta(Meta.LOAD, keys.u32(1) + b"p"), packed(LoadProgress(chunk=1, enqueued=1)))
 
 
 # -- throttles ----------------------------------------------------------------------------------

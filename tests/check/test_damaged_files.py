@@ -17,7 +17,9 @@ PATIENCE_S = 240.0
 DERIVED = ("ready", "due", "held", "entries")
 
 
-@pytest.mark.parametrize("how", ["flip", "half", "index", "missing"])
+@pytest.mark.parametrize(
+    "how", ["flip", *(pytest.param(how, marks=pytest.mark.soak) for how in ("half", "index", "missing"))]
+)
 def test_a_store_with_one_damaged_table_goes_on_and_is_mended(how: str, tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-m", "tests.check.damaged", str(tmp_path), how],

@@ -30,6 +30,7 @@ NEEDS: dict[str, Callable[[NewMessage], bool]] = {
 }
 REFUSED = ("events", "open_cursor", "read_cursor", "commit_cursor", "drop_cursor", "cursors")
 REFUSED_THROTTLES = ("set_throttle", "get_throttle", "throttles", "delete_throttle")
+REFUSED_BULK = {"take_snapshot": "bulk_read", "begin_write": "bulk_write", "restore": "restore"}
 REFUSED_WORLDS = ("append_entries", "scan_entries", "get_entries", "world_stats", "configure_world")
 
 
@@ -44,6 +45,8 @@ class PlainBackend:
     def __getattr__(self, name: str) -> Any:
         if name in REFUSED or name in REFUSED_WORLDS:
             raise self._unsupported(name, "journal")
+        if name in REFUSED_BULK:
+            raise self._unsupported(name, REFUSED_BULK[name])
         if name in REFUSED_THROTTLES:
             raise self._unsupported(name, "throttling")
         return getattr(self._whole, name)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
+
 import penstock
 from penstock.clock import Clock
 from penstock.config import Config, EncryptionSettings, StorageSettings
@@ -16,7 +18,11 @@ class OneKey:
         return bytes(range(32)) if key_id == "main" else None
 
 
+@pytest.mark.soak
 class TestEmbeddedOnEncryptedRocksDB(BackendSuite):
+    def keys(self) -> OneKey:
+        return OneKey()
+
     def open_penstock(self, folder: Path, clock: Clock, rng: random.Random) -> penstock.Penstock:
         settings = StorageSettings(path=str(folder), encryption=EncryptionSettings(enabled=True))
         return penstock.open(Config(source="test", default=settings), clock=clock, rng=rng, keys=OneKey())

@@ -41,7 +41,7 @@ def run_campaign(seed: int, rounds: int, folder: Path, request: pytest.FixtureRe
     request.node.user_properties.append(("crash campaign", campaign.report()))
 
 
-@pytest.mark.parametrize(("seed", "rounds"), campaigns(short=(5, 5), soak=(12, 20)))
+@pytest.mark.parametrize(("seed", "rounds"), campaigns(short=(2, 5), soak=(12, 20)))
 def test_a_killed_process_leaves_every_acknowledged_result_true(
     seed: int, rounds: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

@@ -123,14 +123,14 @@ def run_campaign(
     request.node.user_properties.append(("crash campaign", campaign.report()))
 
 
-@pytest.mark.parametrize(("seed", "rounds"), campaigns(short=(4, 10), soak=(10, 30)))
+@pytest.mark.parametrize(("seed", "rounds"), campaigns(short=(2, 10), soak=(10, 30)))
 def test_a_power_cut_takes_nothing_that_was_acknowledged_in_sync_mode(
     seed: int, rounds: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     run_campaign(seed, rounds, "sync", tmp_path, request)
 
 
-@pytest.mark.parametrize(("seed", "rounds"), campaigns(short=(2, 10), soak=(4, 30)))
+@pytest.mark.parametrize(("seed", "rounds"), campaigns(short=(1, 10), soak=(4, 30)))
 def test_what_a_power_cut_leaves_in_os_mode_is_a_prefix_without_holes(
     seed: int, rounds: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

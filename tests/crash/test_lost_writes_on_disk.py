@@ -112,7 +112,7 @@ def run_campaign(
     request.node.user_properties.append(("crash campaign", campaign.report()))
 
 
-@pytest.mark.parametrize(("seed", "rounds"), campaigns(short=(3, 5), soak=(8, 20)))
+@pytest.mark.parametrize(("seed", "rounds"), campaigns(short=(1, 5), soak=(8, 20)))
 def test_a_log_cut_back_to_its_last_sync_still_has_everything_acknowledged_in_sync_mode(
     seed: int, rounds: int, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:

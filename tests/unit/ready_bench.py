@@ -9,7 +9,7 @@ from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.fifo import FifoIndex
 from penstock.backends.embedded.keys import SPACES
-from penstock.backends.embedded.lanes import Lane
+from penstock.backends.embedded.lanes import Lane, ReadyRow
 from penstock.backends.embedded.ready import ReadyIndex
 from penstock.backends.embedded.rows import encode_ready
 from penstock.clock import ManualClock
@@ -85,29 +85,29 @@ class Bench:
         """As after a failed write, or in a new process."""
         self.index = self.opened()
 
-    def row(self, name: Name, order_ns: int, weight: int) -> Row:
+    def row(self, name: Name, order_ns: int, weight: int) -> ReadyRow:
         key = keys.ready(QID, lane_of(name), order_ns, id_of(order_ns))
-        return key, encode_ready(weight, 0, 0, has_row=False)
+        return key, encode_ready(weight, 0, 0, has_row=False), None
 
     def add(self, name: Name, orders: list[int], weight: int = 1) -> None:
         """One transaction's rows of one lane, in order."""
         with self.engine.lock, self.engine.transaction() as txn:
             txn.changed = True
             rows = [self.row(name, order_ns, weight) for order_ns in sorted(orders)]
-            for key, value in rows:
+            for key, value, _ in rows:
                 txn.put(key, value, self.engine.ready)
             self.index.add(txn, lane_of(name), rows)
         self.live |= {(name, order_ns): weight for order_ns in orders}
 
     def take(self, count: int) -> list[Item]:
-        taken: list[tuple[Lane, Row]] = []
+        taken: list[tuple[Lane, ReadyRow]] = []
         with self.engine.lock, self.engine.transaction() as txn:
             while len(taken) < count:
                 more = self.index.take(txn, count - len(taken))
                 if not more and self.index.discovered:
                     break
                 taken += more
-            for _, (key, _) in taken:
+            for _, (key, *_) in taken:
                 txn.delete(key, self.engine.ready)
         items = [(named(lane.lane), int.from_bytes(row[0][-24:-16], "big")) for lane, row in taken]
         for item in items:

@@ -144,7 +144,7 @@ def test_others_have_their_turn_while_the_first_lease_finds_keys_that_wait_for_t
         known.append(len(system.engine.queue("q").ready.lanes()))
         other.enqueue(b"")  # It would wait for ever for a command of this thread to end.
 
-    monkeypatch.setattr(system.engine, "give_way", busy_elsewhere)
+    monkeypatch.setattr(polling, "give_way", busy_elsewhere)
     assert len(q.lease(1)) == free
     assert other.stats().ready >= 5
     assert max(after - before for before, after in pairwise(known)) <= 10 + LEVELS

@@ -21,7 +21,10 @@ Progress = Callable[[str, int, int], None]
 
 
 class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue's numbers. Rates are per second over the last minute, since the store was opened."""
+    """A queue's numbers. Rates are per second over the last minute, since the store was opened.
+
+    `created_at_ns` is 0 where it is not known: a repair has made the queue's row anew.
+    """
 
     delayed: int
     ready: int
@@ -41,6 +44,7 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     held_bodies: int
     unread_by_required: int
     durability: str
+    created_at_ns: int = 0
 
 
 class KeyStats(msgspec.Struct, frozen=True, kw_only=True):

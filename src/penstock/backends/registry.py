@@ -7,23 +7,38 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from importlib import import_module
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.backends.base import QueueBackend
-from penstock.clock import Clock
+from penstock.backends.bulk import BulkReader, BulkWriter, Snapshot, WriteTicket
+from penstock.clock import Clock, SystemClock
 from penstock.config import DEFAULT, BackendSettings, Config, StorageSettings, masked_url
-from penstock.errors import InvalidConfig
-from penstock.keyring import KeyProvider, configured_keys
+from penstock.errors import BackendNotInstalled, InvalidConfig
+from penstock.keyring import EnvironmentKeys, KeyProvider, configured_keys
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
+    from types import ModuleType
 
 ENTRY_POINT_GROUP = "penstock.backends"
+#: Either of them tells a folder that holds a store from one that does not.
+_SIGNS = ("PENSTOCK", "CURRENT")
 
 #: engine or URL scheme -> the factory, imported when it is asked for.
 BUILT_IN: dict[str, str] = {
     "memory": "penstock.backends.embedded.opening:open_memory",
     "rocksdb": "penstock.backends.sharing:open_rocksdb",
+}
+
+#: What a snapshot says that it is read by -> the module that opens and releases it, imported when asked for.
+READERS: dict[str, str] = {
+    "rocksdb": "penstock.backends.embedded.tables.reader",
+}
+
+#: What a ticket says that rows are staged by -> what opens it, imported when it is asked for.
+WRITERS: dict[str, str] = {
+    "rocksdb": "penstock.backends.embedded.stager:open_stager",
 }
 
 #: Takes settings, clock and generator; one of an embedded store also where its keys come from.
@@ -111,6 +126,16 @@ def check_scripts(config: Config) -> None:
                         scripts.check(Script(name, hook, text))
 
 
+def missing_stores(config: Config) -> list[str]:
+    """Folders of embedded stores that hold none yet."""
+    paths = [
+        settings.path
+        for settings in config.all_backends().values()
+        if isinstance(settings, StorageSettings) and settings.path
+    ]
+    return [path for path in paths if not any(Path(path, sign).exists() for sign in _SIGNS)]
+
+
 def _key(backend: str) -> str:
     """Where a configuration has it."""
     return "storage" if backend == DEFAULT else f"backends.{backend}"
@@ -126,3 +151,50 @@ def open_backend(
     if isinstance(settings, StorageSettings):
         return factory_of(settings)(settings, clock, rng, keys)
     return factory_of(settings)(settings, clock, rng)
+
+
+def open_reader(
+    snapshot: Snapshot, keys: KeyProvider | None = None, clock: Clock | None = None
+) -> BulkReader:
+    """Open a snapshot in this process, which need not be the one that took it; close it in the end.
+
+    Keys of an encrypted store come from `keys`, else from the environment: a snapshot has none.
+    """
+    reader: BulkReader = _reader_of(snapshot).open_reader(
+        snapshot, keys or EnvironmentKeys(), clock or SystemClock()
+    )
+    return reader
+
+
+def release_snapshot(snapshot: Snapshot) -> None:
+    """Give a snapshot up for everyone, without opening it; done twice is as once."""
+    _reader_of(snapshot).release_snapshot(snapshot)
+
+
+def _reader_of(snapshot: Snapshot) -> ModuleType:
+    if snapshot.reader not in READERS:
+        raise InvalidConfig(
+            f"snapshot {snapshot.id} is read by {snapshot.reader!r}, which is not known here; known: "
+            f"{', '.join(READERS)}: use the same version of Penstock everywhere"
+        )
+    try:
+        return import_module(READERS[snapshot.reader])
+    except ModuleNotFoundError as error:
+        if error.name not in ("numpy", "pyarrow"):
+            raise
+        raise BackendNotInstalled(error.name, "spark") from error
+
+
+def open_writer(ticket: WriteTicket, keys: KeyProvider | None = None) -> BulkWriter:
+    """What stages rows for a ticket in this process, which need not be the one that it was given to.
+
+    Keys of an encrypted store come from `keys`, else from the environment: a ticket has none.
+    """
+    if ticket.writer not in WRITERS:
+        raise InvalidConfig(
+            f"ticket {ticket.id} is for {ticket.writer!r}, which is not known here; known: "
+            f"{', '.join(WRITERS)}: use the same version of Penstock everywhere"
+        )
+    module, _, attribute = WRITERS[ticket.writer].partition(":")
+    writer: BulkWriter = getattr(import_module(module), attribute)(ticket, keys)
+    return writer

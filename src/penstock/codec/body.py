@@ -10,7 +10,7 @@ import struct
 
 import msgspec
 
-from penstock.codec.compression import compressed, decompressed
+from penstock.codec.compression import compressed, decompressed, decompressed_size
 from penstock.codec.sealed import refuse_sealed
 from penstock.errors import InvalidMessage, StorageCorrupt
 from penstock.message import (
@@ -35,7 +35,7 @@ COMPRESSED_VERSION = 2
 FIXED = struct.Struct(">BBBHQQQI")
 FIXED_BYTES = FIXED.size
 #: Flag: it became visible at `order_ns`, not when it was enqueued.
-_PLACED = 1
+PLACED = 1
 
 #: fairness key, headers, throttle keys, dedup id
 Variable = tuple[str, dict[str, str], tuple[str, ...], str | None]
@@ -66,6 +66,8 @@ class Body(msgspec.Struct, frozen=True, gc=False):
 
 
 _ORDER_AT = 13
+#: Of a body, with its order; `after_order` gives what is behind, for one that never expires.
+BEFORE_EXPIRY_BYTES = _ORDER_AT + 8
 
 
 def before_order(priority: int, weight: int, enqueued_at_ns: int) -> bytes:
@@ -84,7 +86,7 @@ def encode_body(body: Body, compress_over_bytes: int | None = None) -> bytes:
     raw = (
         FIXED.pack(
             BODY_VERSION,
-            _PLACED if body.placed else 0,
+            PLACED if body.placed else 0,
             body.priority,
             body.weight,
             body.enqueued_at_ns,
@@ -115,9 +117,9 @@ def decode_body(raw: bytes) -> Body:
         if not known or len(raw) < FIXED_BYTES + length or not possible:
             raise StorageCorrupt(f"message body of version {version}, {len(raw)} bytes, does not decode")
         end = FIXED_BYTES + length
-        fairness_key, headers, throttle_keys, dedup_id = decode_variable(raw[FIXED_BYTES:end])
-    except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except struct.error as error:
         raise StorageCorrupt(f"message body does not decode: {error}") from error
+    fairness_key, headers, throttle_keys, dedup_id = decode_variable_of(raw)
     payload = raw[end:] if version == BODY_VERSION else unpacked_payload(raw[end:])
     return Body(
         priority,
@@ -130,8 +132,18 @@ def decode_body(raw: bytes) -> Body:
         throttle_keys,
         dedup_id,
         payload,
-        bool(flags & _PLACED),
+        bool(flags & PLACED),
     )
+
+
+def decode_variable_of(raw: bytes) -> Variable:
+    """The variable part of a body whose fixed part is sound."""
+    end = FIXED_BYTES + int.from_bytes(raw[29:33], "big")
+    try:
+        variable: Variable = decode_variable(raw[FIXED_BYTES:end])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StorageCorrupt(f"message body does not decode: {error}") from error
+    return variable
 
 
 def unpacked_payload(packed: bytes) -> bytes:
@@ -139,9 +151,14 @@ def unpacked_payload(packed: bytes) -> bytes:
     return decompressed(packed, MAX_PAYLOAD_BYTES)
 
 
+def unpacked_size(packed: bytes) -> int:
+    """How many bytes that would be."""
+    return decompressed_size(packed, MAX_PAYLOAD_BYTES)
+
+
 def check_message(message: NewMessage) -> None:
     """Refuse what is outside the documented limits, naming the limit."""
-    _check_payload(message.payload)
+    check_payload(message.payload)
     check_headers(message.headers)
     if message.fairness_key != "":
         checked_name(message.fairness_key, "fairness_key")
@@ -166,7 +183,7 @@ def check_duration(value: float, name: str) -> None:
         raise InvalidMessage(f"{name} is {value!r:.40}; accepted: 0 to {MAX_DURATION_S:.0f} seconds")
 
 
-def _check_payload(payload: bytes) -> None:
+def check_payload(payload: bytes) -> None:
     if not isinstance(payload, bytes):
         raise InvalidMessage(f"payload must be bytes, not {type(payload).__name__}; encode it first")
     if len(payload) > MAX_PAYLOAD_BYTES:

@@ -37,14 +37,24 @@ def compressed(payload: bytes) -> bytes | None:
 
 def decompressed(packed: bytes, limit_bytes: int) -> bytes:
     """The payload again. What claims to be longer than the limit is refused before it is given room."""
+    size = decompressed_size(packed, limit_bytes)
     context = _contexts()
     try:
-        size = context.size_of(packed)
-        if not 0 <= size <= limit_bytes:
-            raise StorageCorrupt(f"a compressed payload claims {size} bytes; the limit is {limit_bytes}")
         payload = context.decompressor.decompress(packed, max_output_size=limit_bytes, allow_extra_data=False)
     except context.error as error:
         raise StorageCorrupt(f"a compressed payload does not decompress: {error}") from error
     if len(payload) != size:
         raise StorageCorrupt(f"a compressed payload has {len(payload)} bytes instead of {size}")
     return payload
+
+
+def decompressed_size(packed: bytes, limit_bytes: int) -> int:
+    """The size that a compressed payload claims; nothing is decompressed."""
+    context = _contexts()
+    try:
+        size: int = context.size_of(packed)
+    except context.error as error:
+        raise StorageCorrupt(f"a compressed payload does not decompress: {error}") from error
+    if not 0 <= size <= limit_bytes:
+        raise StorageCorrupt(f"a compressed payload claims {size} bytes; the limit is {limit_bytes}")
+    return size

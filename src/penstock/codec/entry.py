@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import struct
 import zlib
 from collections.abc import Container, Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -85,8 +85,21 @@ def decode_entry_head(raw: bytes) -> tuple[int, int, int, int]:
     return count, first_seq, at_ns, vectors
 
 
-def decode_entries(raw: bytes, world: str, seqs: Container[int] | None = None) -> Iterator[Entry]:
-    """Every entry of a frame, or those of some numbers, in order, after verifying its checksum."""
+class EntryFrame(NamedTuple):
+    """A frame in its columns; ids, vectors and bodies lie side by side."""
+
+    first_seq: int
+    at_ns: int
+    ids: bytes
+    lengths: tuple[int, ...]
+    dims: tuple[int, ...]
+    names: _Names
+    vectors: bytes
+    bodies: bytes
+
+
+def decode_entry_frame(raw: bytes, world: str) -> EntryFrame:
+    """A whole frame, after verifying its checksum."""
     refuse_sealed(raw, f"frame of world {world!r}")
     if len(raw) < HEAD.size + 4 or CHECKSUM.unpack_from(raw, len(raw) - 4)[0] != zlib.crc32(raw[:-4]):
         raise StorageCorrupt(f"frame of world {world!r}, {len(raw)} bytes, fails its checksum")
@@ -97,24 +110,31 @@ def decode_entries(raw: bytes, world: str, seqs: Container[int] | None = None) -
     if at + 24 * count + names_bytes + CHECKSUM.size > len(raw):
         raise damaged
     try:
-        ids = [raw[at + 16 * i : at + 16 * i + 16] for i in range(count)]
+        ids = raw[at : at + 16 * count]
         at += 16 * count
         lengths = struct.unpack_from(f"<{count}I", raw, at)
         dims = struct.unpack_from(f"<{count}I", raw, at + 4 * count)
         at += 8 * count
         names = _decode_names(raw[at : at + names_bytes])
         at += names_bytes
-        vector_at, at = at, at + 8 * sum(dims)
     except (struct.error, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise damaged from error
-    if len(names) != count or at + sum(lengths) + CHECKSUM.size != len(raw):
+    bodies_at = at + 8 * sum(dims)
+    if len(names) != count or bodies_at + sum(lengths) + CHECKSUM.size != len(raw):
         raise damaged
-    for seq, (kind, labels, flags), raw_id, dim, length in zip(
-        itertools.count(first_seq), names, ids, dims, lengths, strict=False
-    ):
+    bodies = raw[bodies_at : -CHECKSUM.size]
+    return EntryFrame(first_seq, at_ns, ids, lengths, dims, names, raw[at:bodies_at], bodies)
+
+
+def decode_entries(raw: bytes, world: str, seqs: Container[int] | None = None) -> Iterator[Entry]:
+    """Every entry of a frame, or those of some numbers, in order, after verifying its checksum."""
+    first_seq, at_ns, ids, lengths, dims, names, vectors, bodies = decode_entry_frame(raw, world)
+    vector_at = body_at = 0
+    for place, (kind, labels, flags) in enumerate(names):
+        seq, dim, length = first_seq + place, dims[place], lengths[place]
         if seqs is None or seq in seqs:
-            vector = list(struct.unpack_from(f"<{dim}d", raw, vector_at)) if dim else None
-            body = raw[at : at + length]
+            vector = list(struct.unpack_from(f"<{dim}d", vectors, vector_at)) if dim else None
+            body, raw_id = bodies[body_at : body_at + length], ids[16 * place : 16 * place + 16]
             yield Entry(kind, body, labels, flags, vector, format_id(raw_id), world, seq, at_ns)
         vector_at += 8 * dim
-        at += length
+        body_at += length

@@ -7,6 +7,7 @@ A bulk reader takes whole columns by slicing; sealed segments can later replace 
 
 from __future__ import annotations
 
+import enum
 import struct
 import sys
 import zlib
@@ -27,7 +28,19 @@ HEAD = struct.Struct("<BIQQ5Q")
 RUN = struct.Struct("<BBIQIQIII")
 CHECKSUM = struct.Struct("<I")
 
-_ATTEMPTS, _DUE, _CONSUMER, _REASON, _EXTRA = 1, 2, 4, 8, 16
+
+class Stored(enum.IntFlag):
+    """Columns of a run that have a value for each row."""
+
+    ATTEMPTS = 1
+    DUE = 2
+    CONSUMER = 4
+    REASON = 8
+    EXTRA = 16
+
+
+# Plain numbers: a flag's own operators are slow.
+_ATTEMPTS, _DUE, _CONSUMER, _REASON, _EXTRA = (int(column) for column in Stored)
 _TEXTS = (_CONSUMER, _REASON, _EXTRA)
 _UNREADABLE = (struct.error, UnicodeDecodeError, KeyError, IndexError, ValueError)
 
@@ -52,15 +65,18 @@ Text = str | Sequence[str]
 def encode_run(
     kind: Kind,
     at_ns: int,
-    ids: Sequence[bytes],
+    ids: Sequence[bytes] | bytes,
     attempts: Column = 0,
     due_ns: Column = 0,
     consumer: Text = "",
     reason: Text = "",
     extra: Text = "",
 ) -> bytes:
-    """One operation's events; a column is one value for all rows or one value a row."""
-    rows = len(ids)
+    """One operation's events; a column is one value for all rows or one value a row. Ids may be joined."""
+    if isinstance(ids, bytes):
+        ids, rows = (ids,), len(ids) // 16
+    else:
+        rows = len(ids)
     columns = 0
     attempt_0, due_0, arrays = attempts, due_ns, b""
     if not isinstance(attempts, int):

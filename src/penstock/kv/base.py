@@ -10,6 +10,9 @@ Space = Any
 
 Row = tuple[bytes, bytes]
 
+#: Many rows: their keys, and their values in the same order.
+Chunk = tuple[list[bytes], list[bytes]]
+
 
 class Loss(NamedTuple):
     """Something that a space has lost for good; `space` is empty if it may be any."""
@@ -57,13 +60,30 @@ class Reader(Protocol):
         ...
 
 
+class BulkSource(Reader, Protocol):
+    """A view of which whole ranges are read, by several readers perhaps."""
+
+    def scan_chunks(
+        self, space: Space, lower: bytes, upper: bytes | None, *, max_rows: int, max_bytes: int
+    ) -> Iterator[Chunk]:
+        """The rows of `scan`, many at a time: cheaper a row, dearer to begin with.
+
+        A chunk ends with the few rows that bring it to `max_rows`, or its values to `max_bytes`.
+        """
+        ...
+
+    def split(self, space: Space, lower: bytes, upper: bytes | None, parts: int) -> list[bytes]:
+        """Up to `parts` - 1 keys, in order, that cut a range into about equal numbers of rows; cheap."""
+        ...
+
+
 class Snapshot(Reader, Protocol):
     """A view that later writes do not change. Release it soon: it holds back clean-up."""
 
     def release(self) -> None: ...
 
 
-class Store(Reader, Protocol):
+class Store(BulkSource, Protocol):
     """An ordered byte store. Calls are safe from any thread; one writer at a time is the caller's duty."""
 
     def space(self, name: str) -> Space:
@@ -87,7 +107,10 @@ class Store(Reader, Protocol):
         ...
 
     def ingest(self, paths: Sequence[str], space: Space) -> None:
-        """Take in sorted files that the engine's own writer made."""
+        """Take in sorted files that the engine's own writer made, durably, all of them or none.
+
+        It is no part of any batch. The files stay, and to take them in again is no change.
+        """
         ...
 
     def compact(self) -> None:

@@ -22,7 +22,7 @@ def _tables(path: str) -> str:
 
 
 _OWN_FILES = re.compile(
-    r"(\d{6}\.log|LOCK|LOG(\.old\.\d+)?|IDENTITY|(MANIFEST|OPTIONS)-\d{6}|.*\.dbtmp|rocksdict-config\.json|PENSTOCK|OWNER|penstock\.sock.*|WITNESS|WITNESS\.unfinished|lost)"
+    r"(\d{6}\.log|LOCK|LOG(\.old\.\d+)?|IDENTITY|(MANIFEST|OPTIONS)-\d{6}|.*\.dbtmp|rocksdict-config\.json|PENSTOCK|OWNER|penstock\.sock.*|WITNESS|WITNESS\.unfinished|lost|snapshots)"
 )
 
 

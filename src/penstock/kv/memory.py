@@ -18,7 +18,8 @@ import msgspec
 from sortedcontainers import SortedDict  # type: ignore[import-untyped,unused-ignore]
 
 from penstock.errors import StorageCorrupt, StorageError, StorageFull
-from penstock.kv.base import Batch, Loss, Row
+from penstock.kv.base import Batch, Chunk, Loss, Row
+from penstock.kv.chunks import chunked
 
 _CHUNK_ROWS = 128
 _IMAGE_NAME = "memory.kv"
@@ -162,6 +163,17 @@ class _MemoryReader:
     ) -> Iterator[Row]:
         self._open_spaces()
         return self._chunks(space, lower, upper, reverse, limit)
+
+    def scan_chunks(
+        self, space: Space, lower: bytes, upper: bytes | None, *, max_rows: int, max_bytes: int
+    ) -> Iterator[Chunk]:
+        return chunked(self.scan(space, lower, upper), max_rows, max_bytes)
+
+    def split(self, space: Space, lower: bytes, upper: bytes | None, parts: int) -> list[bytes]:
+        with self._lock:
+            keys = list(self._rows(space).irange(lower, upper, inclusive=(True, False)))
+        places = {len(keys) * part // parts for part in range(1, parts)}
+        return [keys[at] for at in sorted(places - {0})]
 
     def _chunks(
         self, space: Space, lower: bytes, upper: bytes | None, reverse: bool, limit: int | None

@@ -36,14 +36,16 @@ from penstock.kv.damage import (
     tables_of,
     write_table,
 )
-from penstock.kv.failures import translated
+from penstock.kv.failures import not_taken_in, translated
 from penstock.kv.folder import prepare_folder
 from penstock.kv.losses import Losses, take_place
 from penstock.kv.opened import Opening
 from penstock.kv.pinned import RocksSnapshot
 from penstock.kv.scratch import tables_alone
+from penstock.kv.sorted_files import take_in
 from penstock.kv.tuning import CACHE_CAPACITY_BYTES, PROFILES, Mode
 from penstock.kv.wal import SET_ASIDE, mend_logs
+from penstock.kv.whole import WholeRanges
 from penstock.kv.witness import Witness
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def _driver() -> ModuleType:
     return rocksdict
 
 
-class RocksStore:
+class RocksStore(WholeRanges):
     """`kv.base.Store` on a RocksDB folder; a space is a column family, a batch the driver's own object."""
 
     def __init__(
@@ -73,6 +75,7 @@ class RocksStore:
         make_options: Callable[[str], Options] | None = None,
     ) -> None:
         self._path = path
+        self.mode: Mode = "high_throughput"
         # None once closed: calls then fail on it and `_failure` says why, at no cost to calls that succeed.
         self._database: Any = database
         self._broken = False
@@ -119,6 +122,7 @@ class RocksStore:
             if read_only:
                 return cls(folder, opening.read_only(), spaces)
             store = cls(folder, opening.writable(spaces), spaces, opening.family)
+            store.mode = mode
             store._mend()
             store._witness = witness
             store.witness()
@@ -260,9 +264,10 @@ class RocksStore:
 
     def ingest(self, paths: Sequence[str], space: Any) -> None:
         try:
-            self._families[space].ingest_external_file(list(paths))
+            take_in(self._driver, self._families[space], paths)
         except Exception as error:
-            raise self._failure(error) from error
+            self._check_open()
+            raise not_taken_in(error, self._path) from error
 
     def compact(self) -> None:
         self._check_open()
@@ -343,7 +348,10 @@ class RocksStore:
         if not broken:
             yield self
             return
-        with tables_alone(self._driver, self._path, lambda: self._tables(name) - broken) as (folder, refused):
+        with tables_alone(self._driver, self._path, name, lambda: self._tables(name) - broken) as (
+            folder,
+            refused,
+        ):
             what = "{} cannot be opened, or not read to its end: it is kept in " + SET_ASIDE
             lost += [Loss(name, what.format(table)) for table in sorted(broken.union(refused))]
             store = RocksStore.open(folder, [name])

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from penstock.codec.sealed import SEALED_VERSION, key_id_of, not_sealed
 from penstock.codec.vault import Open, Seal, Vault
 from penstock.errors import StorageError
-from penstock.kv.base import Batch, Loss, Reader, Row, Snapshot, Space, Store
+from penstock.kv.base import Batch, Chunk, Loss, Reader, Row, Snapshot, Space, Store
 
 #: Whether a row's plain value is secret, by its key and value.
 Rule = Callable[[bytes, bytes], bool]
@@ -70,6 +70,11 @@ class SealedBatch:
         self._put(key, value, space)
 
 
+def put_as_stored(batch: Batch) -> Callable[[bytes, bytes, Space], None]:
+    """What puts values that are sealed already, where they should be."""
+    return batch.inner.put if isinstance(batch, SealedBatch) else batch.put
+
+
 class _SealedReader:
     """Reading, which the store and its snapshots share."""
 
@@ -123,6 +128,11 @@ class _SealedReader:
             else:
                 yield (key, self._opened(sealed, key, value)) if value else row
 
+    def _opened_chunks(self, sealed: _Sealed, chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+        for keys, values in chunks:
+            rows = self._opened_rows(sealed, zip(keys, values, strict=True))
+            yield keys, [value for _, value in rows]
+
 
 class SealedSnapshot(_SealedReader):
     """A snapshot of the store below, opened the same way."""
@@ -166,6 +176,16 @@ class SealedStore(_SealedReader):
     def sync(self) -> None:
         self._store.sync()
 
+    def scan_chunks(
+        self, space: Space, lower: bytes, upper: bytes | None, *, max_rows: int, max_bytes: int
+    ) -> Iterator[Chunk]:
+        chunks = self._store.scan_chunks(space, lower, upper, max_rows=max_rows, max_bytes=max_bytes)
+        sealed = self._sealed.get(space)
+        return chunks if sealed is None else self._opened_chunks(sealed, chunks)
+
+    def split(self, space: Space, lower: bytes, upper: bytes | None, parts: int) -> list[bytes]:
+        return self._store.split(space, lower, upper, parts)
+
     def snapshot(self) -> Snapshot:
         return SealedSnapshot(self._store.snapshot(), self._sealed, takes_plain=self.takes_plain)
 
@@ -174,6 +194,11 @@ class SealedStore(_SealedReader):
 
     def ingest(self, paths: Sequence[str], space: Space) -> None:
         self._store.ingest(paths, space)
+
+    def opened(self, name: str, key: bytes, value: bytes) -> bytes:
+        """A value as a row of this space would be read, wherever it came from."""
+        sealed = self._rules[name]
+        return value if sealed is None or not value else self._opened(sealed, key, value)
 
     def losses(self) -> list[Loss]:
         return self._store.losses()

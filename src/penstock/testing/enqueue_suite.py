@@ -178,6 +178,12 @@ class EnqueueSuite(BackendCase):
             with pytest.raises(InvalidMessage):
                 q.ack(cast(Any, wrong))
 
+    @pytest.mark.parametrize("wrong", [-1, None])
+    def test_a_first_item_of_which_all_is_wrong_is_refused(self, q: Queue, wrong: Any) -> None:
+        message = NewMessage(b"", fairness_key=cast(Any, None), priority=wrong, weight=wrong)
+        (result,) = q.enqueue_many([message])
+        assert (result.ok, result.id, q.length()) == (False, None, 0)
+
     def test_enqueue_raises_what_enqueue_many_reports(self, q: Queue) -> None:
         with pytest.raises(InvalidMessage, match="payload"):
             q.enqueue(cast(Any, "text"))

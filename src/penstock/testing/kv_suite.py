@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from copy import deepcopy
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -173,6 +174,9 @@ class StoreSuite:
     ) -> None:
         rows = numbered(1000)
         put(store, left, rows)
+        chunks = list(store.scan_chunks(left, lower, upper, max_rows=16, max_bytes=10_000))
+        assert [row for chunk in chunks for row in zip(*chunk, strict=True)] == within(rows, lower, upper)
+        assert all(len(found) == 16 for found, _ in chunks[:-1])
         expected = within(rows, lower, upper)
         assert list(store.scan(left, lower, upper)) == expected
         assert list(store.scan(left, lower, upper, reverse=True)) == expected[::-1]
@@ -322,6 +326,30 @@ class StoreSuite:
         with pytest.raises(StorageError):
             snapshot.get(b"a", left)
 
+    # Whole ranges
+
+    def test_chunks_end_where_they_are_large_enough(self, store: Store, left: Space) -> None:
+        put(store, left, {b"%03d" % number: bytes(1000) for number in range(200)})
+        sizes = [len(k) for k, _ in store.scan_chunks(left, b"", None, max_rows=1000, max_bytes=50_000)]
+        assert sum(sizes) == 200
+        assert all(40 <= size < 70 for size in sizes[:-1])
+
+    def test_a_range_is_cut_into_parts_of_about_one_size(self, store: Store, left: Space) -> None:
+        rows = numbered(10_000)
+        put(store, left, rows)
+        store.compact()
+        assert store.split(left, b"", None, 1) == []
+        for lower, upper in ((b"", None), (b"002", b"0075"), (b"009999", None), (b"x", None), (b"5", b"4")):
+            inside = within(rows, lower, upper)
+            cuts = store.split(left, lower, upper, 4)
+            assert cuts == sorted(set(cuts))
+            assert all(lower < cut and (upper is None or cut < upper) for cut in cuts)
+            edges = [lower, *cuts, upper]
+            sizes = [len(within(rows, low or b"", high)) for low, high in pairwise(edges)]
+            if len(inside) > 4:
+                assert len(sizes) == 4
+                assert max(sizes) < 0.5 * len(inside)
+
     # Copies, size, end of life
 
     def test_a_checkpoint_is_a_copy_as_of_its_moment(self, store: Store, left: Space, tmp_path: Path) -> None:
@@ -361,6 +389,8 @@ class StoreSuite:
             lambda: store.get(b"a", left),
             lambda: store.get_many([b"a"], left),
             lambda: store.scan(left, b"", None),
+            lambda: list(store.scan_chunks(left, b"", None, max_rows=1, max_bytes=1)),
+            lambda: store.split(left, b"", None, 2),
             lambda: store.space("left"),
             store.batch,
             lambda: store.write(batch),

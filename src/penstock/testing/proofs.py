@@ -87,4 +87,28 @@ PROOFS: dict[str, Proof] = {
         ),
         off=("test_a_fifo_queue_is_refused_without_fifo",),
     ),
+    "bulk_read": Proof(
+        on=(
+            "test_every_message_is_read_as_a_listing_shows_it",
+            "test_every_event_is_read_as_the_journal_has_it",
+            "test_partitions_share_no_row_and_leave_none_out",
+        ),
+        off=("test_a_snapshot_is_refused_without_bulk_read",),
+    ),
+    "bulk_write": Proof(
+        on=(
+            "test_staged_rows_are_seen_by_nobody_until_they_are_committed",
+            "test_every_row_is_an_enqueued_event_in_order",
+            "test_the_same_job_again_does_nothing_and_is_answered_the_same",
+        ),
+        off=("test_bulk_write_is_refused_by_name_where_there_is_none",),
+    ),
+    "restore": Proof(
+        on=(
+            "test_a_message_is_restored_with_everything_that_it_had",
+            "test_restored_messages_live_on_as_others_do",
+            "test_a_line_stands_as_it_stood",
+        ),
+        off=("test_restoring_is_refused_by_name_where_it_cannot_be_done",),
+    ),
 }

@@ -10,7 +10,11 @@
 from __future__ import annotations
 
 from penstock.testing.admin_suite import AdminSuite
+from penstock.testing.bulk_plan_suite import BulkPlanSuite
+from penstock.testing.bulk_read_suite import BulkReadSuite
+from penstock.testing.bulk_reject_suite import BulkRejectSuite
 from penstock.testing.bulk_suite import MoveSuite, PurgeSuite
+from penstock.testing.bulk_write_suite import BulkWriteSuite
 from penstock.testing.capability_suite import CapabilitySuite
 from penstock.testing.compression_suite import CompressionSuite
 from penstock.testing.concurrency_suite import ConcurrencySuite
@@ -36,6 +40,7 @@ from penstock.testing.promise_suite import PromiseSuite
 from penstock.testing.race_suite import RaceSuite
 from penstock.testing.receipt_suite import ReceiptSuite
 from penstock.testing.replace_suite import ReplaceQueuesSuite
+from penstock.testing.restore_suite import RestoreSuite
 from penstock.testing.state_suite import StateSuite
 from penstock.testing.stats_suite import StatsSuite
 from penstock.testing.sweep_suite import SweepSuite
@@ -62,6 +67,7 @@ class BackendSuite(
     DeadLetterSuite,
     MoveSuite,
     PurgeSuite,
+    RestoreSuite,
     ListingSuite,
     StatsSuite,
     TimeSuite,
@@ -80,6 +86,8 @@ class BackendSuite(
     CursorSuite,
     HeldBodySuite,
     WorldSuite,
+    BulkReadSuite,
+    BulkPlanSuite,
     AdminSuite,
     ReplaceQueuesSuite,
     StateSuite,
@@ -90,6 +98,8 @@ class BackendSuite(
     ThreadSuite,
     RaceSuite,
     PersistenceSuite,
+    BulkWriteSuite,
+    BulkRejectSuite,
     CapabilitySuite,
 ):
     """Everything that Penstock promises of a backend, selected by the backend's capabilities."""

@@ -70,6 +70,7 @@ CALLS: dict[str, Callable[[EmbeddedBackend], object]] = {
     "quarantine": lambda b: b.quarantine(9, None),
     "quarantine_get": lambda b: b.quarantine_get(ID),
     "quarantine_drop": lambda b: b.quarantine_drop([ID]),
+    "restore": lambda b: b.restore("q", []),
     "sweep": lambda b: b.sweep(5),
 }
 
@@ -77,7 +78,8 @@ CALLS: dict[str, Callable[[EmbeddedBackend], object]] = {
 def test_every_call_of_a_backend_is_listed_here() -> None:
     public = {name for name in vars(EmbeddedBackend) if not name.startswith("_")}
     properties = {name for name in public if isinstance(vars(EmbeddedBackend)[name], property)}
-    assert public - properties - {"info", "health", "close", "serving"} <= {name.split()[0] for name in CALLS}
+    others = {"info", "health", "close", "serving", "take_snapshot"}  # The last needs a store of files.
+    assert public - properties - others <= {name.split()[0] for name in CALLS}
 
 
 def after_failed_sync() -> System:

@@ -30,6 +30,15 @@ from penstock.backends.base import (
     RekeyReport,
     Throttle,
 )
+from penstock.backends.bulk import (
+    SNAPSHOT_LIFETIME_S,
+    Snapshot,
+    Staged,
+    StoredMessage,
+    Txn,
+    WriteTicket,
+    Written,
+)
 from penstock.codec.body import check_message
 from penstock.codec.entry import check_entry
 from penstock.errors import BackendUnavailable, InvalidMessage, PenstockError, StorageError, as_answer
@@ -409,6 +418,21 @@ class AttachedBackend:
 
     def sweep(self, budget: int) -> int:
         return cast(int, self._call("sweep", budget))
+
+    def take_snapshot(self, lifetime_s: float = SNAPSHOT_LIFETIME_S, id: str | None = None) -> Snapshot:
+        return cast(Snapshot, self._call("take_snapshot", lifetime_s, id))
+
+    def begin_write(self, queue: str | None) -> WriteTicket:
+        return cast(WriteTicket, self._call("begin_write", queue))
+
+    def commit_write(self, ticket: WriteTicket, txn: Txn, staged: Sequence[Staged]) -> Written:
+        return cast(Written, self._call("commit_write", ticket, txn, staged))
+
+    def abort_write(self, ticket: WriteTicket, txn: Txn) -> None:
+        self._call("abort_write", ticket, txn)
+
+    def restore(self, queue: str, messages: Sequence[StoredMessage]) -> list[EnqueueResult]:
+        return cast("list[EnqueueResult]", self._call("restore", queue, messages))
 
 
 def attach(folder: str, own: Own) -> AttachedBackend | None:

@@ -16,6 +16,7 @@ from typing import Any, get_type_hints
 import msgspec
 
 from penstock.backends.base import BackendInfo, QueueBackend
+from penstock.backends.bulk import BulkBackend
 from penstock.capabilities import Capabilities
 from penstock.codec.answer import decoder, encode_answer
 from penstock.errors import InvalidMessage, PenstockError
@@ -56,6 +57,10 @@ REPEATABLE = frozenset(
         "metrics",
         "rekey",
         "sweep",
+        "take_snapshot",
+        "begin_write",
+        "commit_write",
+        "abort_write",
     }
 )
 
@@ -148,7 +153,7 @@ class Method:
 
 METHODS = {
     name: Method(function)
-    for name, function in vars(QueueBackend).items()
+    for name, function in {**vars(QueueBackend), **vars(BulkBackend)}.items()
     if inspect.isfunction(function) and not name.startswith("_") and name not in _OWN
 }
 

@@ -26,10 +26,11 @@ NUMBER_FLAG = "number:"
 
 
 class QueueRow(msgspec.Struct, array_like=True):
-    """A queue's number and settings."""
+    """A queue's number and settings, and when it was made; 0: that is not known."""
 
     qid: int
     settings: QueueSettings
+    created_at_ns: int = 0
 
 
 _decode_queue = msgspec.msgpack.Decoder(QueueRow).decode
@@ -69,7 +70,7 @@ class Admin:
                 engine.note_damage(key[1:].decode(errors="replace"), error)
                 continue
             q = engine.by_qid.get(row.qid) or QueueState(row.qid, row.settings, engine.lock)
-            q.settings = row.settings
+            q.settings, q.created_at_ns = row.settings, row.created_at_ns
             q.unload()
             queues.append(q)
         # As a whole: an interrupt finds all of the old ones or all of the new ones.
@@ -122,7 +123,7 @@ class Admin:
             self._check(settings, engine.queues)
             with engine.transaction() as txn:
                 q = engine.queues[settings.name]
-                self._put(txn, q.qid, settings)
+                self._put(txn, q, settings)
                 self._note(txn, ("queue_updated", QueueState(q.qid, settings, engine.lock)))
                 txn.answered(True)
             q.change(settings)
@@ -167,7 +168,7 @@ class Admin:
                         created.append(self._create(txn, settings))
                         changes.append(("queue_created", created[-1]))
                     elif old.settings != settings:
-                        self._put(txn, old.qid, settings)
+                        self._put(txn, old, settings)
                         changes.append(("queue_updated", QueueState(old.qid, settings, engine.lock)))
                 self._note(txn, *changes)
                 txn.answered(None)
@@ -193,9 +194,10 @@ class Admin:
             )
 
     def _create(self, txn: Transaction, settings: QueueSettings) -> QueueState:
-        self._engine.check_catalogue()
-        q = QueueState(next_number(txn), settings, self._engine.lock)
-        self._put(txn, q.qid, settings)
+        engine = self._engine
+        engine.check_catalogue()
+        q = QueueState(next_number(txn), settings, engine.lock, engine.clock.now_ns())
+        self._put(txn, q, settings)
         return q
 
     def _delete(self, txn: Transaction, name: str) -> None:
@@ -204,10 +206,10 @@ class Admin:
         txn.delete(keys.meta(Meta.COUNTERS, q.prefix), self._engine.meta)
         start_drop(txn, q.qid)
 
-    def _put(self, txn: Transaction, qid: int, settings: QueueSettings) -> None:
+    def _put(self, txn: Transaction, q: QueueState, settings: QueueSettings) -> None:
         txn.changed = True
         key = keys.meta(Meta.QUEUE, settings.name.encode())
-        txn.put(key, packed(QueueRow(qid, settings)), self._engine.meta)
+        txn.put(key, packed(QueueRow(q.qid, settings, q.created_at_ns)), self._engine.meta)
 
     def _note(self, txn: Transaction, *changes: tuple[str, QueueState]) -> None:
         """All of a transaction's changes at once: a second append in it would not see the first."""

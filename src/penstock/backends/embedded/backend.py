@@ -7,10 +7,8 @@ import logging
 import random
 import threading
 from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from typing import Any, TypeVar
-
-import msgspec
 
 from penstock.backends.base import (
     BackendHealth,
@@ -25,12 +23,12 @@ from penstock.backends.base import (
     RekeyReport,
     Throttle,
 )
-from penstock.backends.embedded import calls, history, leases, measuring, quarantine, reads
+from penstock.backends.bulk import SNAPSHOT_LIFETIME_S, Snapshot, StoredMessage
+from penstock.backends.embedded import history, leases, measuring, quarantine, reads
 from penstock.backends.embedded.admin import Admin
 from penstock.backends.embedded.arguments import check_lease_s, checked_state
 from penstock.backends.embedded.bulk import Bulk
-from penstock.backends.embedded.calls import Call
-from penstock.backends.embedded.capabilities import CAPABILITIES
+from penstock.backends.embedded.capabilities import CAPABILITIES, IN_MEMORY
 from penstock.backends.embedded.checking.checkup import Checkup
 from penstock.backends.embedded.complaints import complaints
 from penstock.backends.embedded.engine import Durability, Engine, Transaction
@@ -40,10 +38,14 @@ from penstock.backends.embedded.founding import FORMAT_VERSION, found
 from penstock.backends.embedded.hooking import Hooking
 from penstock.backends.embedded.housekeeper import housekeepers
 from penstock.backends.embedded.keystats import discovered, key_stats
+from penstock.backends.embedded.loads import Loads
 from penstock.backends.embedded.lookup import CODES
 from penstock.backends.embedded.polling import Polling
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rekey import Rekey
+from penstock.backends.embedded.restoring import restore
+from penstock.backends.embedded.served import Served
+from penstock.backends.embedded.snapshots import Snapshots
 from penstock.backends.embedded.sweep import apply_waiting
 from penstock.backends.embedded.throttles import Throttles
 from penstock.backends.embedded.upkeep import Upkeep
@@ -76,7 +78,7 @@ log = logging.getLogger("penstock")
 CLOSING_S = 10.0
 
 
-class EmbeddedBackend:
+class EmbeddedBackend(Served):
     """Queues on an ordered store in this process."""
 
     def __init__(
@@ -94,9 +96,10 @@ class EmbeddedBackend:
         hooks: HookSettings | None = None,
     ) -> None:
         self.name = "embedded"
-        self.capabilities = msgspec.structs.replace(CAPABILITIES, persistence=path is not None)
+        self.capabilities = CAPABILITIES if path is not None else IN_MEMORY
         self._path = path
         self._engine_name = engine_name
+        raw_kv = kv
         self._kv = kv = found(
             kv, path, rng, encryption or EncryptionSettings(), provider or EnvironmentKeys()
         )
@@ -112,8 +115,22 @@ class EmbeddedBackend:
         self._polling = Polling(self._engine, self._failures)
         self._bulk = Bulk(self._engine)
         self._rekey = Rekey(self._engine)
-        self._checkup = Checkup(self._engine, self._worlds, self._admin)
-        self.upkeep = Upkeep(self._engine, self._failures, self._bulk, self._worlds, self._rekey)
+        self._loads = Loads(self._engine, self._enqueuer, raw_kv, path)
+        self.begin_write, self.commit_write = self._loads.begin, self._loads.commit
+        self.abort_write = self._loads.abort
+        self._loads.recover()
+        self._checkup = Checkup(self._engine, self._worlds, self._admin, self._loads)
+        self._snapshots = Snapshots(self._engine, path, self.name)
+        self._snapshots.sweep()
+        self.upkeep = Upkeep(
+            self._engine,
+            self._failures,
+            self._bulk,
+            self._worlds,
+            self._rekey,
+            self._snapshots,
+            self._loads,
+        )
         self._checkup.finish_reindex()
         self._closed, self._ended = threading.Event(), threading.Event()
         #: What stands before the store (its listener) and what is let go after it: closed with it.
@@ -391,6 +408,12 @@ class EmbeddedBackend:
     def rekey(self, progress: Progress | None = None) -> RekeyReport:
         return self._rekey.run(progress)
 
+    def take_snapshot(self, lifetime_s: float = SNAPSHOT_LIFETIME_S, id: str | None = None) -> Snapshot:
+        return self._snapshots.take(lifetime_s, id)
+
+    def restore(self, queue: str, messages: Sequence[StoredMessage]) -> list[EnqueueResult]:
+        return self._change(queue, lambda txn, q: restore(txn, q, messages))
+
     def sweep(self, budget: int) -> int:
         check_count(budget, "budget")
         self._engine.check_usable()
@@ -423,35 +446,6 @@ class EmbeddedBackend:
             self._engine.release_handles()
         with self.after_close:
             self._kv.close()
-
-    # -- calls from other processes --------------------------------------------------------------
-
-    def serving(self, caller: bytes, number: int) -> AbstractContextManager[None]:
-        """Within it, what this thread asks is that call of another process."""
-        return self._engine.calls.serving(Call(caller, number))
-
-    def answer_of(self, caller: bytes, number: int) -> bytes | None:
-        """What the call was answered, encoded, if it happened; a bulk operation is brought to its end."""
-        call = Call(caller, number)
-        self._bulk.finish(call)
-        with self._engine.lock:
-            self._engine.check_usable()
-            return calls.kept(self._engine, call)
-
-    def delivered(self, queue: str, receipts: Sequence[str]) -> list[Delivery]:
-        """Deliveries once more, by their receipts, as far as their leases hold."""
-        with self._engine.lock:
-            self._engine.check_usable()
-            return reads.delivered(self._engine, self._engine.queue(queue), receipts)
-
-    def callers(self) -> list[bytes]:
-        with self._engine.lock:
-            self._engine.check_usable()
-            return calls.callers(self._engine)
-
-    def forget(self, callers: Sequence[bytes]) -> None:
-        with self._engine.lock, self._engine.transaction() as txn:
-            calls.forget(txn, callers)
 
     # -- plumbing -------------------------------------------------------------------------------
 

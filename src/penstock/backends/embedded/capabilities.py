@@ -1,6 +1,8 @@
-"""What the embedded backend promises; in memory it is not persistent."""
+"""What the embedded backend promises; in memory it is not persistent, and not for other processes to read."""
 
 from __future__ import annotations
+
+import msgspec
 
 from penstock.capabilities import Capabilities
 
@@ -18,4 +20,9 @@ CAPABILITIES = Capabilities(
     throttling=True,
     journal=True,
     fifo=True,
+    bulk_read=True,
+    bulk_write=True,
+    restore=True,
 )
+
+IN_MEMORY = msgspec.structs.replace(CAPABILITIES, persistence=False, bulk_read=False, bulk_write=False)

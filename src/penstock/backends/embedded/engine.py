@@ -49,8 +49,6 @@ DUE_HINT_EVERY = 4096
 
 FAR_FUTURE_NS = 1 << 63
 
-GIVE_WAY_S = 0.001
-
 
 #: One item for each fork since the first process: asking the kernel who one is, each time, is dear.
 _forks: list[None] = []
@@ -267,12 +265,6 @@ class Engine:
         self.meter.sync_s.observe(max(0, self.clock.now_ns() - started_ns) / NS_PER_S)
         return True
 
-    def give_way(self) -> None:
-        """Between slices of a call's work, with the lock free: one who came back at once would have it, or be
-        in the next group, before those who wait are awake.
-        """
-        threading.Event().wait(GIVE_WAY_S)
-
     def now_ns(self) -> int:
         """The time: one and the same throughout a transaction, or what it has just decided would not hold."""
         txn = self.open_transaction
@@ -427,7 +419,7 @@ class Transaction:
         self,
         q: QueueState,
         kind: Kind,
-        ids: list[bytes],
+        ids: list[bytes] | bytes,
         attempts: Column = 0,
         due_ns: Column = 0,
         consumer: Text = "",
@@ -436,9 +428,10 @@ class Transaction:
     ) -> None:
         """Events for the queue's journal, numbered from `q.counters.next_seq` on."""
         q.runs.append(encode_run(kind, self.now_ns, ids, attempts, due_ns, consumer, reason, extra))
-        q.counters.next_seq += len(ids)
-        q.pending += len(ids)
-        self.events.append((q, kind, len(ids)))
+        count = len(ids) // 16 if isinstance(ids, bytes) else len(ids)
+        q.counters.next_seq += count
+        q.pending += count
+        self.events.append((q, kind, count))
         self.mark(q)
 
     def answered(self, answer: object) -> None:
@@ -477,14 +470,18 @@ class Transaction:
         engine, c = self.engine, q.counters
         if min(c.counts) < 0:
             raise StorageCorrupt(f"queue {q.name!r}: a counter would fall below 0 ({c.counts}); run check")
-        if q.pending:
-            first = c.next_seq - q.pending
-            frame = encode_frame(first, q.pending, self.now_ns, c.counts, q.runs)
-            self.put(keys.journal(q.qid, c.next_seq - 1), frame, engine.journal)
-            c.journal_bytes += len(frame)
-            q.runs, q.pending = [], 0
+        self.end_frame(q)
         self.put(keys.meta(Meta.COUNTERS, q.prefix), encode_counters(c), engine.meta)
         self.changed = True
+
+    def end_frame(self, q: QueueState) -> None:
+        """What was recorded so far is a frame; the counters say what stands after it."""
+        c = q.counters
+        if q.pending:
+            frame = encode_frame(c.next_seq - q.pending, q.pending, self.now_ns, c.counts, q.runs)
+            self.put(keys.journal(q.qid, c.next_seq - 1), frame, self.engine.journal)
+            c.journal_bytes += len(frame)
+            q.runs, q.pending = [], 0
 
     def undo(self) -> None:
         """Memory follows the store again: whatever this write had changed is read anew."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import count
 
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Due, StateCode
+from penstock.backends.embedded.lanes import Origin, ReadyRow
 from penstock.backends.embedded.lookup import STATES, Found, find_many, find_sound
 from penstock.backends.embedded.meters import ENQUEUED
 from penstock.backends.embedded.queue_state import QueueState
@@ -33,7 +37,6 @@ from penstock.errors import (
 )
 from penstock.event import Kind
 from penstock.hooks.scripts import Refused
-from penstock.kv.base import Row
 from penstock.message import (
     DEFAULT_PRIORITY,
     MAX_PAYLOAD_BYTES,
@@ -52,13 +55,22 @@ SHAPES_KEPT = 8192
 #: What a message has that was given none: the very objects, so that equal ones of other types are checked.
 _NO_KEYS: tuple[str, ...] = ()
 _NO_DELAY: float = 0
+#: The fairness key of no message.
+_NOBODYS = object()
 
 #: What is wrong with an item is its own answer, whatever it is: the others are stored.
 _ITEMS_OWN = (PenstockError, AttributeError, TypeError, ValueError, LookupError, ArithmeticError)
 
-#: lane, body between order and payload, ready key before the order, ready value: what plain messages of one
-#: queue, fairness key, priority and weight share.
-_Shape = tuple[bytes, bytes, bytes, bytes]
+#: lane, body between order and payload, ready key before the order, ready value, and what it is made of: what
+#: plain messages of one queue, fairness key, priority and weight share.
+_Shape = tuple[bytes, bytes, bytes, bytes, Origin]
+_NO_SHAPE: _Shape = (b"", b"", b"", b"", ("", 0, 0))
+
+
+@functools.lru_cache(maxsize=1024)
+def _fresh_ready(weight: int) -> bytes:
+    """One object for all of a weight: who takes turns knows it again without looking into it."""
+    return encode_ready(weight, 0, 0, has_row=False)
 
 
 class Enqueuer:
@@ -77,27 +89,33 @@ class Enqueuer:
             txn.answered(results)
             return results
 
+    def enqueue_in(
+        self, txn: Transaction, q: QueueState, messages: Sequence[NewMessage]
+    ) -> list[EnqueueResult]:
+        """The same as part of a larger write."""
+        return self._enqueue(txn, q, messages) if messages else []
+
     def _enqueue(
         self, txn: Transaction, q: QueueState, messages: Sequence[NewMessage]
     ) -> list[EnqueueResult]:
         txn.changed = True
-        high, text, low = self._engine.ids.take(len(messages), txn.now_ns)
-        order_ns = q.next_order_ns(txn.now_ns, len(messages))
+        high, text, first_low = self._engine.ids.take(len(messages), now_ns := txn.now_ns)
+        first_ns = q.next_order_ns(now_ns, len(messages))
         put, bodies, ready = txn.put, self._engine.messages, self._engine.ready
         body_prefix = q.prefix + high
         ids: list[bytes] = []
         results: list[EnqueueResult] = []
-        lanes: dict[bytes, list[Row]] = {}
-        rest = _Rest(txn, q, messages, ids, lanes)
+        lanes: defaultdict[bytes, list[ReadyRow]] = defaultdict(list)
+        kept_bytes = q.ready.keeps_up_to_bytes(q.counters.counts[StateCode.READY])
+        rest = _Rest(txn, q, messages, ids, lanes, kept_bytes)
         # Neighbours mostly share the very objects of these three: their shape is then known.
-        fairness_key: str | None = None
+        fairness_key: object = _NOBODYS
         priority = weight = -1
-        compress_over = q.settings.compress_over_bytes
-        over_bytes = MAX_PAYLOAD_BYTES if compress_over is None else compress_over
-        head = tail = key_prefix = value = b""
+        over_bytes = MAX_PAYLOAD_BYTES if (over := q.settings.compress_over_bytes) is None else over
+        head, (_, tail, key_prefix, value, origin) = b"", _NO_SHAPE
         shapes: dict[str, _Shape] = {}
-        rows: list[Row] = []
-        for m in messages:
+        rows: list[ReadyRow] = []
+        for m, low, order_ns in zip(messages, count(first_low), count(first_ns), strict=False):
             try:
                 # By far the most are plain: nothing to them but payload, headers and where they belong.
                 plain = (
@@ -115,10 +133,10 @@ class Enqueuer:
                     shape = shapes.get(given) if same and type(given) is str else None
                     if shape is None:
                         shapes, shape = self._shape(q, m)
-                        head = before_order(m.priority, m.weight, txn.now_ns)
+                        head = before_order(m.priority, m.weight, now_ns)
                     fairness_key, priority, weight = given, m.priority, m.weight
-                    lane, tail, key_prefix, value = shape
-                    rows = lanes.get(lane) or lanes.setdefault(lane, [])
+                    lane, tail, key_prefix, value, origin = shape
+                    rows = lanes[lane]
                 low_raw, order_raw = low.to_bytes(6, "big"), order_ns.to_bytes(8, "big")
                 if plain:
                     raw_id = high + low_raw
@@ -130,16 +148,16 @@ class Enqueuer:
                     key = key_prefix + order_raw + raw_id
                     put(key, value, ready)
                     ids.append(raw_id)
-                    rows.append((key, value))
+                    if len(body) > kept_bytes:
+                        rows.append((key, value, None))
+                    else:
+                        bare = not m.headers and len(m.payload) <= kept_bytes  # A body may be compressed.
+                        rows.append((key, value, (m.payload, origin, now_ns) if bare else body))
                     results.append(EnqueueResult(text + low_raw.hex()))
                 else:
-                    self._check(q, m)
-                    raw_id = high + low_raw if m.id is None else parse_new_id(m.id)
-                    results.append(rest.enqueue(m, raw_id, order_ns))
+                    results.append(rest.enqueue(m, high + low_raw, order_ns))
             except _ITEMS_OWN as error:
                 results.append(EnqueueResult(None, _refusal(m, error)))
-            low += 1
-            order_ns += 1
         if ids:
             self._count(txn, q, ids, lanes, rest)
         return results
@@ -150,17 +168,18 @@ class Enqueuer:
         Refuses one that is not valid.
         """
         if type(m.fairness_key) is not str or type(m.priority) is not int or type(m.weight) is not int:
-            self._check(q, m)
+            _check(q, m)
         shapes = self._shapes.setdefault((q.qid, m.priority, m.weight), {})
         shape = shapes.get(m.fairness_key)
         if shape is None:
-            self._check(q, m)
+            _check(q, m)
             lane = q.lane(m.priority, m.fairness_key, ())
             shape = shapes[m.fairness_key] = (
                 lane,
                 after_order(encode_variable((m.fairness_key, {}, (), None))),
                 q.prefix + lane,
-                encode_ready(m.weight, 0, 0, has_row=False),
+                _fresh_ready(m.weight),
+                (keys.lane_fairness_key(lane), int(m.priority), int(m.weight)),
             )
             self._shape_count += 1
             if self._shape_count >= SHAPES_KEPT:
@@ -172,7 +191,12 @@ class Enqueuer:
         return after_order(encode_variable((m.fairness_key, m.headers, (), None)))
 
     def _count(
-        self, txn: Transaction, q: QueueState, ids: list[bytes], lanes: dict[bytes, list[Row]], rest: _Rest
+        self,
+        txn: Transaction,
+        q: QueueState,
+        ids: list[bytes],
+        lanes: dict[bytes, list[ReadyRow]],
+        rest: _Rest,
     ) -> None:
         q.ready.add_all(txn, lanes)
         visible = rest.visible_at_ns
@@ -208,7 +232,7 @@ class Enqueuer:
 
     def _upsert(self, txn: Transaction, q: QueueState, m: NewMessage) -> EnqueueResult:
         try:
-            self._check(q, m)
+            _check(q, m)
             if m.dedup_id is not None:
                 raise InvalidMessage("upsert goes by id; leave dedup_id out")
             found = None
@@ -264,14 +288,15 @@ class Enqueuer:
             enter_ready(txn, q, found.raw_id, row, fresh=fresh)
         txn.record(q, Kind.UPDATED, [found.raw_id], row.attempts, visible_at_ns)
 
-    def _check(self, q: QueueState, m: NewMessage) -> None:
-        if not isinstance(m, NewMessage):
-            raise m.error if isinstance(m, Refused) else _not_a_message(m)
-        check_message(m)
-        if q.settings.fifo and (m.delay_s or m.priority != DEFAULT_PRIORITY):
-            raise InvalidMessage(
-                f"queue {q.name!r} is fifo: a message's own delay_s or priority would break its order"
-            )
+
+def _check(q: QueueState, m: NewMessage) -> None:
+    if not isinstance(m, NewMessage):
+        raise m.error if isinstance(m, Refused) else _not_a_message(m)
+    check_message(m)
+    if q.settings.fifo and (m.delay_s or m.priority != DEFAULT_PRIORITY):
+        raise InvalidMessage(
+            f"queue {q.name!r} is fifo: a message's own delay_s or priority would break its order"
+        )
 
 
 def _owned(headers: dict[str, str]) -> dict[str, str]:
@@ -310,13 +335,15 @@ class _Rest:
         q: QueueState,
         messages: Sequence[NewMessage],
         ids: list[bytes],
-        lanes: dict[bytes, list[Row]],
+        lanes: dict[bytes, list[ReadyRow]],
+        kept_bytes: int,
     ) -> None:
         self._txn = txn
         self._q = q
         self._messages = messages
         self._ids = ids
         self._lanes = lanes
+        self._kept_bytes = kept_bytes
         #: place among the batch's ids -> when it becomes visible, for delayed ones
         self.visible_at_ns: dict[int, int] = {}
         self._looked_up = False
@@ -324,11 +351,13 @@ class _Rest:
         self._taken: set[bytes] = set()
         self._dedup: dict[bytes, tuple[int, bytes] | StorageCorrupt] = {}
 
-    def enqueue(self, m: NewMessage, raw_id: bytes, order_ns: int) -> EnqueueResult:
+    def enqueue(self, m: NewMessage, new_id: bytes, order_ns: int) -> EnqueueResult:
+        txn, q, now_ns = self._txn, self._q, self._txn.now_ns
+        _check(q, m)
+        raw_id = new_id if m.id is None else parse_new_id(m.id)
         if not self._looked_up:
             self._look_up()
             self._looked_up = True
-        txn, q, now_ns = self._txn, self._q, self._txn.now_ns
         engine = txn.engine
         visible_at_ns = now_ns + to_ns(m.delay_s)
         delayed = visible_at_ns > now_ns
@@ -361,7 +390,8 @@ class _Rest:
             key = keys.ready(q.qid, lane, order_ns, raw_id)
             value = encode_ready(m.weight, 0, expires_at_ns, has_row=False)
             txn.put(key, value, engine.ready)
-            self._lanes.setdefault(lane, []).append((key, value))
+            kept = raw_body if len(raw_body) <= self._kept_bytes else None
+            self._lanes.setdefault(lane, []).append((key, value, kept))
             if expires_at_ns:
                 txn.put_due(Due.TTL, expires_at_ns, q.qid, [raw_id])
         self._ids.append(raw_id)

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from penstock.backends.embedded.lanes import Lane, Place
+from penstock.backends.embedded.lanes import Lane, Place, ReadyRow
 from penstock.backends.embedded.ready import ReadyIndex, name_of, weight_of
-from penstock.kv.base import Row
 
 if TYPE_CHECKING:
     from penstock.backends.embedded.engine import Engine, Transaction
@@ -37,7 +36,7 @@ class FifoIndex(ReadyIndex):
         super().undelivered(txn, lane)
         self._head_may_differ(lane.lane)  # What comes after it may need others.
 
-    def draw(self, txn: Transaction, lane: Lane, row: Row, throttle_keys: Sequence[str]) -> bool:
+    def draw(self, txn: Transaction, lane: Lane, row: ReadyRow, throttle_keys: Sequence[str]) -> bool:
         """A row that was taken needs tokens of these keys.
 
         If there are none, it is the first of its lane again, which waits for them: False.
@@ -56,7 +55,7 @@ class FifoIndex(ReadyIndex):
         self._gates.retire(lane)
         return True
 
-    def _put_back(self, txn: Transaction, lane: Lane, row: Row) -> None:
+    def _put_back(self, txn: Transaction, lane: Lane, row: ReadyRow) -> None:
         self._lanes.put_back(txn, lane, row)
         self._unserve(lane)
         self.ended(lane.lane)
@@ -69,14 +68,18 @@ class FifoIndex(ReadyIndex):
         self._lanes.forget(lane_bytes)
         self._head_may_differ(lane_bytes)
 
-    def _add(self, txn: Transaction, lane_bytes: bytes, rows: list[Row]) -> None:
+    def _add(self, txn: Transaction, lane_bytes: bytes, rows: list[ReadyRow]) -> None:
         """Rows, in key order, that this transaction puts; the first may be the lane's first."""
         self._lanes.add(txn, lane_bytes, rows)
         lane = self._lanes.get(lane_bytes)
         if lane is not None and lane.claims and (not lane.rows or lane.rows[lane.at] is rows[0]):
             self._head_may_differ(lane_bytes)
 
-    def _add_all(self, txn: Transaction, rows_of: dict[bytes, list[Row]]) -> None:
+    def add_stored(self, txn: Transaction, lane_bytes: bytes, first: bytes, count: int) -> None:
+        super().add_stored(txn, lane_bytes, first, count)
+        self._head_may_differ(lane_bytes)
+
+    def _add_all(self, txn: Transaction, rows_of: dict[bytes, list[ReadyRow]]) -> None:
         for lane_bytes, rows in rows_of.items():
             if rows:
                 self._add(txn, lane_bytes, rows)

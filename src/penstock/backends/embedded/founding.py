@@ -33,12 +33,7 @@ def found(
 ) -> Store:
     """The store, its format verified and its keys at hand; a new one is given both."""
     meta = kv.space("meta")
-    raw = kv.get(keys.meta(Meta.FORMAT), meta)
-    if raw is not None and (version := int.from_bytes(raw[1:], "big")) > FORMAT_VERSION:
-        raise StorageError(
-            f"store {path or 'in memory'} has format {version}; this Penstock reads up to "
-            f"{FORMAT_VERSION}: open it with a newer Penstock"
-        )
+    raw = refuse_newer_format(kv, f"store {path or 'in memory'}")
     where = f"the store in {path}" if path else "the store in memory"
     is_new = raw is None and not _has_rows(kv, where)
     kv = unlock(kv, encryption, provider, where, is_new=is_new)
@@ -51,6 +46,17 @@ def found(
             batch.put(keys.meta(Meta.SECRET), MARK + secret, meta)
         kv.write(batch, sync=True)
     return kv
+
+
+def refuse_newer_format(kv: Store, what: str) -> bytes | None:
+    """The store's format row, if it has one, of a version that this Penstock knows."""
+    raw = kv.get(keys.meta(Meta.FORMAT), kv.space("meta"))
+    if raw is not None and (version := int.from_bytes(raw[1:], "big")) > FORMAT_VERSION:
+        raise StorageError(
+            f"{what} has format {version}; this Penstock reads up to {FORMAT_VERSION}: open it with a newer "
+            "Penstock"
+        )
+    return raw
 
 
 #: Rows that an opening reads, besides those of the queues.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.checking.evidence import last_events
 from penstock.backends.embedded.checking.view import View
 from penstock.backends.embedded.engine import Transaction
 from penstock.backends.embedded.keys import Due, StateCode
-from penstock.backends.embedded.lanes import Lane
+from penstock.backends.embedded.lanes import Lane, ReadyRow
 from penstock.backends.embedded.lookup import ready_found
 from penstock.backends.embedded.quarantine import keep
 from penstock.backends.embedded.queue_state import QueueState
@@ -16,7 +18,6 @@ from penstock.backends.embedded.transitions import leave
 from penstock.codec.body import decode_body
 from penstock.errors import StorageCorrupt
 from penstock.event import Kind
-from penstock.kv.base import Row
 
 DAMAGED = "its body does not decode"
 
@@ -27,12 +28,12 @@ HEAL_EVENTS = 2_000
 class DamagedBodies(StorageCorrupt):
     """Ready messages that cannot be handed out; nothing of the lease happened."""
 
-    def __init__(self, what: str, rows: list[Row]) -> None:
+    def __init__(self, what: str, rows: list[ReadyRow]) -> None:
         super().__init__(what)
         self.rows = rows
 
 
-def set_aside(txn: Transaction, q: QueueState, rows: list[Row]) -> None:
+def set_aside(txn: Transaction, q: QueueState, rows: list[ReadyRow]) -> None:
     """Damaged messages leave the queue, their bodies for quarantine: those behind them are delivered.
 
     This is what a repair does with them too.
@@ -41,7 +42,7 @@ def set_aside(txn: Transaction, q: QueueState, rows: list[Row]) -> None:
     ids = [row[0][-16:] for row in rows]
     bodies = engine.kv.get_many([q.prefix + raw_id for raw_id in ids], engine.messages)
     for row, raw_id, body in zip(rows, ids, bodies, strict=True):
-        leave(txn, q, ready_found(engine, q, row))
+        leave(txn, q, ready_found(engine, q, row[:2]))
         keep(txn, q.name, "messages", q.prefix + raw_id, body or b"", DAMAGED)
     txn.record(q, Kind.REPAIRED, ids, reason=DAMAGED)
 
@@ -54,7 +55,9 @@ def decodes(body: bytes) -> bool:
     return True
 
 
-def without_strays(txn: Transaction, q: QueueState, taken: list[tuple[Lane, Row]]) -> list[tuple[Lane, Row]]:
+def without_strays(
+    txn: Transaction, q: QueueState, taken: list[tuple[Lane, ReadyRow]]
+) -> list[tuple[Lane, ReadyRow]]:
     """Where tables were lost, index rows that had been deleted may be back: their messages are elsewhere.
 
     Nobody counted them, so nothing is counted out.
@@ -62,7 +65,7 @@ def without_strays(txn: Transaction, q: QueueState, taken: list[tuple[Lane, Row]
     states = (StateCode.LEASED, StateCode.DELAYED, StateCode.DEAD, StateCode.DONE, StateCode.READY)
     wanted = [keys.state(q.qid, code, row[0][-16:]) for _, row in taken for code in states]
     found = iter(txn.engine.kv.get_many(wanted, txn.engine.state))
-    sound: dict[bytes, tuple[Lane, Row]] = {}
+    sound: dict[bytes, tuple[Lane, ReadyRow]] = {}
     for pair in taken:
         *elsewhere, ready = [next(found) for _ in states]
         key = pair[1][0]
@@ -83,8 +86,8 @@ def _stands_at(state: bytes, ready_key: bytes) -> bool:
 
 
 def heal_orphans(
-    txn: Transaction, q: QueueState, taken: list[tuple[Lane, Row]], bodies: list[bytes | None]
-) -> list[tuple[Lane, Row]]:
+    txn: Transaction, q: QueueState, taken: list[tuple[Lane, ReadyRow]], bodies: Sequence[object | None]
+) -> list[tuple[Lane, ReadyRow]]:
     """Index rows without a body are removed, and the journal says so; the others are returned.
 
     Whether a message was counted is what the journal knows: its body may be lost, or it left long ago.
@@ -92,9 +95,9 @@ def heal_orphans(
     lost_pairs = [pair for pair, body in zip(taken, bodies, strict=True) if body is None]
     orphans = [row for _, row in lost_pairs]
     view = View(txn.engine.kv, txn.engine)
-    evidence = last_events(view, q, [key[-16:] for key, _ in orphans], HEAL_EVENTS)
+    evidence = last_events(view, q, [key[-16:] for key, *_ in orphans], HEAL_EVENTS)
     view.release()
-    for key, value in orphans:
+    for key, value, _ in orphans:
         txn.delete(key, txn.engine.ready)
         if value[1]:
             txn.delete(keys.state(q.qid, StateCode.READY, key[-16:]), txn.engine.state)
@@ -102,7 +105,7 @@ def heal_orphans(
             txn.delete_due(Due.TTL, expires_ns, q.qid, key[-16:])
     for lane, _ in lost_pairs:
         q.ready.undelivered(txn, lane)
-    lost = sum(evidence.alive(key[-16:]) for key, _ in orphans)
+    lost = sum(evidence.alive(key[-16:]) for key, *_ in orphans)
     q.counters.counts[StateCode.READY] -= min(lost, q.counters.counts[StateCode.READY])
-    txn.record(q, Kind.REPAIRED, [key[-16:] for key, _ in orphans], reason="ready row without a body")
+    txn.record(q, Kind.REPAIRED, [key[-16:] for key, *_ in orphans], reason="ready row without a body")
     return [pair for pair, body in zip(taken, bodies, strict=True) if body is not None]

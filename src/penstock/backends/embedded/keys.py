@@ -57,6 +57,8 @@ class Meta(enum.IntEnum):
     REINDEX = 16
     CALL = 17
     THROTTLE = 18
+    LOAD = 19
+    TXN = 20
 
 
 def u16(n: int) -> bytes:

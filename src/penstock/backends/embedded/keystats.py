@@ -9,6 +9,7 @@ from typing import TypeVar
 from penstock.backends.base import KeyStats
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Engine
+from penstock.backends.embedded.group_commit import give_way
 from penstock.backends.embedded.lanes import Lane, Place
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.ready import ReadyIndex
@@ -69,7 +70,7 @@ def discovered(engine: Engine, queue: str) -> QueueState:
             q = _queue(engine, queue)
             if q.ready.discover():
                 return q
-        engine.give_way()
+        give_way()
 
 
 def _slices(items: Sequence[T]) -> Iterator[Sequence[T]]:

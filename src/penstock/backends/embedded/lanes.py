@@ -23,6 +23,16 @@ if TYPE_CHECKING:
     from penstock.backends.embedded.gates import Claim
     from penstock.backends.embedded.turns import Turn
 
+#: What messages of one shape share: fairness key, priority, weight.
+Origin = tuple[str, int, int]
+#: A message with nothing more to it, as it was given: payload, where it belongs, when it was enqueued.
+Fresh = tuple[bytes, Origin, int]
+#: Key and value of a ready row, and, where that is kept, the message itself or its body.
+ReadyRow = tuple[bytes, bytes, bytes | Fresh | None]
+
+#: Bodies that a store keeps of what was just enqueued, over all queues, and how large one may be.
+KEPT_BODIES = 32_768
+KEPT_BODY_BYTES = 1024
 #: Rows cached over all lanes of a queue, and the least that a lane may cache of its own.
 CACHED_ROWS = 65_536
 CACHED_ROWS_MIN = 8
@@ -68,7 +78,7 @@ class Lane:
 
     def __init__(self, lane: bytes, first: bytes, more_from: bytes, *, complete: bool) -> None:
         self.lane = lane
-        self.rows: list[Row] = []
+        self.rows: list[ReadyRow] = []
         self.at = 0
         self.more_from = more_from
         self.complete = complete
@@ -94,7 +104,14 @@ class Lane:
         """How many rows it has, as far as they are counted."""
         return len(self.rows) - self.at + (0 if self.complete else self.beyond)
 
-    def pop(self, count: int) -> list[Row]:
+    def extend(self, rows: list[ReadyRow]) -> None:
+        """Rows behind those that it has."""
+        if self.at > len(self.rows) >> 1:  # What was taken is still there: it goes now and then.
+            del self.rows[: self.at]
+            self.at = 0
+        self.rows += rows
+
+    def pop(self, count: int) -> list[ReadyRow]:
         """So many of its rows, which it must have."""
         rows, end = self.rows[self.at : self.at + count], self.at + count
         self.at = end
@@ -141,7 +158,7 @@ class Lanes:
 
     # -- changes --------------------------------------------------------------------------------
 
-    def add_all(self, txn: Transaction, rows_of: dict[bytes, list[Row]]) -> None:
+    def add_all(self, txn: Transaction, rows_of: dict[bytes, list[ReadyRow]]) -> None:
         """Rows of many lanes, each behind all that its lane has: most lanes are known, and wholly cached."""
         known, room, nowhere = self._lanes.get, self._lane_capacity(), Place.NOWHERE
         for lane_bytes, rows in rows_of.items():
@@ -150,13 +167,19 @@ class Lanes:
                 if rows:
                     self.add(txn, lane_bytes, rows)
                 continue
-            if not lane.rows:
-                self._note_age(lane)
-            lane.rows += rows
+            cached = lane.rows
+            if not cached:
+                self._unaged.append(lane)
+                lane.rows = rows
+            elif lane.at > len(cached) >> 1:
+                lane.extend(rows)
+            else:
+                cached += rows
             if lane.place == nowhere:
                 self._enlist(lane)
+        self._bound_ages()
 
-    def add(self, txn: Transaction, lane_bytes: bytes, rows: list[Row]) -> None:
+    def add(self, txn: Transaction, lane_bytes: bytes, rows: list[ReadyRow]) -> None:
         """Rows, in key order, that this transaction puts."""
         first = rows[0][0]
         if first < self._hints.get(lane_bytes, b""):
@@ -167,6 +190,30 @@ class Lanes:
             if lane.place == Place.NOWHERE:
                 self._enlist(lane)
 
+    def add_stored(self, txn: Transaction, lane_bytes: bytes, first: bytes, count: int) -> None:
+        """So many rows, from `first` on, that the store has already."""
+        if first < self._hints.get(lane_bytes, b""):
+            self._write_hint(txn, lane_bytes, first)
+        lane = self._lanes.get(lane_bytes) or self._created(lane_bytes, first)
+        if lane is None:
+            return
+        head, end = (lane.rows[lane.at][0], lane.rows[-1][0]) if lane.rows else (None, None)
+        if head is None or first < head:
+            self._note_age(lane)
+            if lane.turn is not None:
+                lane.turn.note(lane, first[-keys.ORDER_AND_ID_BYTES :])
+        if end is not None and head is not None and first < end:
+            lane.forget(min(head, first))
+        elif lane.complete:
+            lane.complete, lane.counted = False, True
+            lane.beyond = 0
+            lane.more_from = first if end is None else end + b"\0"
+        elif end is None:
+            lane.more_from = min(lane.more_from, first)
+        lane.beyond += count
+        if lane.place == Place.NOWHERE:
+            self._enlist(lane)
+
     def _created(self, lane_bytes: bytes, first: bytes) -> Lane | None:
         """A lane that was empty; None for one that is yet to be discovered."""
         prefix = self._prefix + lane_bytes
@@ -176,7 +223,7 @@ class Lanes:
         lane.taken = self._taken.pop(lane_bytes, 0)
         return lane
 
-    def _cache(self, lane: Lane, rows: list[Row], first: bytes) -> None:
+    def _cache(self, lane: Lane, rows: list[ReadyRow], first: bytes) -> None:
         cached, head = lane.rows, lane.rows[lane.at][0] if lane.rows else None
         if head is None or first < head:
             self._note_age(lane)
@@ -187,7 +234,7 @@ class Lanes:
             lane.beyond += len(rows)
         elif head is None or first > cached[-1][0]:
             if lane.complete and len(cached) - lane.at + len(rows) <= self._lane_capacity():
-                self._extend(lane, rows)
+                lane.extend(rows)
             elif lane.complete:
                 # From the end of the cache, not from these rows: one that is added later may fall between.
                 lane.complete = False
@@ -201,12 +248,6 @@ class Lanes:
             lane.forget(min(head, first))
             lane.beyond += len(rows)
 
-    def _extend(self, lane: Lane, rows: list[Row]) -> None:
-        if lane.at > FILL_ROWS:  # What was taken is still there: it goes now and then, not row by row.
-            del lane.rows[: lane.at]
-            lane.at = 0
-        lane.rows.extend(rows)
-
     def forget(self, lane_bytes: bytes) -> None:
         """A row of this lane is being deleted out of turn: read it from the store again."""
         lane = self._lanes.get(lane_bytes)
@@ -216,7 +257,7 @@ class Lanes:
             lane.forget(lane.rows[lane.at][0])
         lane.beyond -= 1
 
-    def put_back(self, txn: Transaction, lane: Lane, row: Row) -> None:
+    def put_back(self, txn: Transaction, lane: Lane, row: ReadyRow) -> None:
         """A row that was just taken is the first of its lane again."""
         lane.rows.insert(lane.at, row)
         lane.taken = max(0, lane.taken - 1)
@@ -249,6 +290,16 @@ class Lanes:
     def __iter__(self) -> Iterator[Lane]:
         return iter(self._lanes.values())
 
+    def keeps_up_to_bytes(self, ready: int) -> int:
+        """How large a body may be for the row that it is enqueued with to keep it; -1: none is kept.
+
+        What is leased together lies scattered in the store if it is of many keys, and reading it there is
+        dear; what is of one lane lies together. No more are kept than are `ready`: so these are what bounds
+        them.
+        """
+        few = ready * len(self._engine.by_qid) < KEPT_BODIES
+        return KEPT_BODY_BYTES if few and len(self._lanes) > 1 else -1
+
     def get(self, lane_bytes: bytes) -> Lane | None:
         """The lane, if it is known."""
         return self._lanes.get(lane_bytes)
@@ -260,7 +311,8 @@ class Lanes:
         limit = min(FILL_ROWS, self._lane_capacity())
         end = keys.after_prefix(self._prefix + lane.lane)
         # Read first, then taken on: a read that fails half-way must not leave half of it here.
-        rows = list(self._engine.kv.scan(self._engine.ready, lane.more_from, end, limit=limit))
+        found = self._engine.kv.scan(self._engine.ready, lane.more_from, end, limit=limit)
+        rows: list[ReadyRow] = [(key, value, None) for key, value in found]
         lane.rows.extend(rows)
         lane.complete = len(rows) < limit
         lane.beyond -= len(rows)
@@ -292,8 +344,11 @@ class Lanes:
     def _note_age(self, lane: Lane) -> None:
         """A lane that was empty, or got a row before its head: it may be older than what is noted of it."""
         self._unaged.append(lane)
+        self._bound_ages()
+
+    def _bound_ages(self) -> None:
+        """Lanes come and go: one note of each is enough."""
         if len(self._unaged) + len(self._ages) > 2 * len(self._lanes) + 1024:
-            # Lanes come and go: one note of each is enough.
             self._ages, self._unaged = [], list(self._lanes.values())
 
     def note_ages(self, count: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import msgspec
@@ -14,12 +15,12 @@ from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.fifo import FifoIndex
 from penstock.backends.embedded.healing import DamagedBodies, decodes, heal_orphans, without_strays
 from penstock.backends.embedded.keys import Due, StateCode
-from penstock.backends.embedded.lanes import Lane
+from penstock.backends.embedded.lanes import Fresh, Lane, ReadyRow
 from penstock.backends.embedded.lookup import NO_BODY, Found
 from penstock.backends.embedded.meters import ACKED, FAILED
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import (
-    LEASED_HEAD,
+    LEASED_ROW,
     NO_TIME,
     ROW_VERSION,
     StateRow,
@@ -47,6 +48,10 @@ from penstock.kv.base import Row
 from penstock.message import OK, Delivery, Outcome, parse_receipt
 from penstock.scheduling.retry import retry_delay_s
 
+#: A message as it was kept, or its body.
+Content = bytes | Fresh
+
+_FIRST, _SECOND = itemgetter(0), itemgetter(1)
 _NO_VARIABLE: Variable = ("", {}, (), None)
 #: Variable headers as they were decoded: there are hardly more than there are fairness keys.
 _KNOWN: dict[bytes, Variable] = {}
@@ -69,7 +74,7 @@ def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: 
         return None
     if txn.engine.kv.losses() and not (taken := without_strays(txn, q, taken)):
         return []
-    read = _read_bodies(txn.engine, q, [row[0][-16:] for _, row in taken])
+    read = _bodies(txn.engine, q, taken)
     bodies = [body for body in read if body is not None]
     if len(bodies) < len(taken):
         taken = heal_orphans(txn, q, taken, read)
@@ -82,7 +87,10 @@ def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: 
         granted = _grant(txn, q, taken, bodies, until_ns, consumer) if taken else []
         return _deliveries(q, granted, txn.now_ns, until_ns, consumer)
     except (struct.error, msgspec.DecodeError, UnicodeDecodeError, StorageCorrupt) as error:
-        damaged = [row for (_, row), body in zip(taken, bodies, strict=True) if not decodes(body)]
+        stored = [
+            (row, body) for (_, row), body in zip(taken, bodies, strict=True) if isinstance(body, bytes)
+        ]
+        damaged = [row for row, body in stored if not decodes(body)]
         raise DamagedBodies(f"a body of queue {q.name!r} does not decode: {error}", damaged) from error
 
 
@@ -93,12 +101,12 @@ class _Granted(NamedTuple):
     seq: int
     attempt: int
     expires_at_ns: int
-    body: bytes
+    body: Content
 
 
 def _with_tokens(
-    txn: Transaction, index: FifoIndex, taken: list[tuple[Lane, Row]], bodies: list[bytes]
-) -> tuple[list[tuple[Lane, Row]], list[bytes]]:
+    txn: Transaction, index: FifoIndex, taken: list[tuple[Lane, ReadyRow]], bodies: list[Content]
+) -> tuple[list[tuple[Lane, ReadyRow]], list[Content]]:
     """Those that need no tokens, or get them: what a fifo line throttles is known by its bodies alone.
 
     An expired one needs none: it is on its way out.
@@ -107,36 +115,39 @@ def _with_tokens(
         (pair, body)
         for pair, body in zip(taken, bodies, strict=True)
         if 0 < int.from_bytes(pair[1][1][8:16], "big") <= txn.now_ns
-        or index.draw(txn, *pair, decode_variable(_variable(body))[2])
+        or index.draw(txn, *pair, _throttle_keys(body))
     ]
     return [pair for pair, _ in kept], [body for _, body in kept]
 
 
-def _variable(body: bytes) -> bytes:
+def _throttle_keys(body: Content) -> Sequence[str]:
+    if isinstance(body, tuple):
+        return ()
     length = FIXED.unpack_from(body)[-1]
-    return body[FIXED_BYTES : FIXED_BYTES + length]
+    variable: Variable = decode_variable(body[FIXED_BYTES : FIXED_BYTES + length])
+    return variable[2]
 
 
 def _grant(
     txn: Transaction,
     q: QueueState,
-    taken: list[tuple[Lane, Row]],
-    bodies: list[bytes],
+    taken: list[tuple[Lane, ReadyRow]],
+    bodies: list[Content],
     until_ns: int,
     consumer: str,
 ) -> list[_Granted]:
     """Turn ready rows into leased ones; what is past its ttl is removed instead."""
-    delete, state_space = txn.delete, txn.engine.state
+    put, delete, state_space = txn.put, txn.delete, txn.engine.state
     state_prefix = keys.state_prefix(q.qid, StateCode.LEASED)
     span, consumer_raw = since_until(txn.now_ns, until_ns), consumer.encode()
-    pack, from_bytes = LEASED_HEAD.pack, int.from_bytes
+    pack, from_bytes, ready_space = LEASED_ROW.pack, int.from_bytes, txn.engine.ready
+    consumer_bytes = len(consumer_raw)
     seq = q.counters.next_seq
     granted: list[_Granted] = []
     rows: list[Row] = []
     expired: list[bytes] = []
-    lane, tail = None, b""
-    consumer_part = len(consumer_raw).to_bytes(2, "big") + bytes(4)
-    for (its_lane, (key, value)), body in zip(taken, bodies, strict=True):
+    for (lane, (key, value, _)), body in zip(taken, bodies, strict=True):
+        delete(key, ready_space)
         raw_id, attempt, expires_at_ns = key[-16:], 1, 0
         if value[1]:
             delete(keys.state(q.qid, StateCode.READY, raw_id), state_space)
@@ -147,27 +158,23 @@ def _grant(
             if expires_at_ns <= txn.now_ns:
                 expired.append(raw_id)
                 continue
-        if its_lane is not lane:
-            lane = its_lane
-            tail = len(lane.lane).to_bytes(2, "big") + consumer_part + lane.lane + consumer_raw
         # Order, expiry and weight are the ready row's own bytes.
-        row = pack(ROW_VERSION, attempt, seq) + span + key[-24:-16] + value[8:16] + value[2:4] + tail
-        rows.append((state_prefix + raw_id, row))
+        order, expiry, weight, name = key[-24:-16], value[8:16], value[2:4], lane.lane
+        row = pack(ROW_VERSION, attempt, seq, span, order, expiry, weight, len(name), consumer_bytes, 0)
+        rows.append((raw_id, row + name + consumer_raw))
         granted.append(_Granted(raw_id, seq, attempt, expires_at_ns, body))
         seq += 1
-    # In order of their keys, which the engine takes in faster.
-    for key in sorted([key for _, (key, _) in taken]):
-        delete(key, txn.engine.ready)
-    for key, row in sorted(rows):
-        txn.put(key, row, state_space)
+    rows.sort(key=_FIRST)  # In order of their keys, which the engine takes in faster.
+    for raw_id, row in rows:
+        put(state_prefix + raw_id, row, state_space)
     q.counters.counts[StateCode.READY] -= len(taken)
     # A place in line is the time from which on the message stood in it.
-    orders = b"".join([key[-24:-16] for _, (key, _) in taken])
+    orders = b"".join([row[0][-24:-16] for _, row in taken])
     txn.timings.append((q.meter.waits, struct.unpack(f">{len(taken)}Q", orders)))
     if granted:
         ids = [one.raw_id for one in granted]
         q.counters.counts[StateCode.LEASED] += len(ids)
-        txn.put_due(Due.LEASE, until_ns, q.qid, sorted(ids))
+        txn.put_due(Due.LEASE, until_ns, q.qid, [raw_id for raw_id, _ in rows])
         txn.record(q, Kind.LEASED, ids, _column([one.attempt for one in granted]), until_ns, consumer)
     if expired:
         _expire_taken(txn, q, taken, set(expired))
@@ -182,27 +189,25 @@ def _deliveries(
     queue_part, name, unpack = q.prefix, q.name, FIXED.unpack_from
     variable_raw: bytes | None = None
     known = _KNOWN
-    if len(known) > KNOWN_KEPT:
-        known.clear()
     fairness_key, headers, throttle_keys, dedup_id = _NO_VARIABLE
     out: list[Delivery] = []
     for raw_id, seq, attempt, expires_at_ns, body in granted:
-        version, _, priority, weight, enqueued_ns, _, _, length = unpack(body)
-        end = FIXED_BYTES + length
-        payload = body[end:]
-        if version == COMPRESSED_VERSION:
-            payload = unpacked_payload(payload)
-        elif version != BODY_VERSION:
-            decode_body(body)  # Raises, and says what is wrong.
-        raw = body[FIXED_BYTES:end]
-        if raw != variable_raw:
-            variable_raw = raw
-            variable = known.get(variable_raw)
-            if variable is None:
-                variable = decode_variable(variable_raw)
-                if not variable[1]:  # With headers, hardly two are the same.
-                    known[variable_raw] = variable
-            fairness_key, headers, throttle_keys, dedup_id = variable
+        if isinstance(body, tuple):
+            payload, (fairness_key, priority, weight), enqueued_ns = body
+            _, headers, throttle_keys, dedup_id = _NO_VARIABLE
+            variable_raw = None
+        else:
+            version, _, priority, weight, enqueued_ns, _, _, length = unpack(body)
+            end = FIXED_BYTES + length
+            payload = body[end:]
+            if version == COMPRESSED_VERSION:
+                payload = unpacked_payload(payload)
+            elif version != BODY_VERSION:
+                decode_body(body)  # Raises, and says what is wrong.
+            raw = body[FIXED_BYTES:end]
+            if raw != variable_raw:
+                variable_raw = raw
+                fairness_key, headers, throttle_keys, dedup_id = known.get(raw) or _decoded(raw)
         out.append(
             Delivery(
                 raw_id,
@@ -226,10 +231,19 @@ def _deliveries(
     return out
 
 
+def _decoded(raw: bytes) -> Variable:
+    variable: Variable = decode_variable(raw)
+    if not variable[1]:  # With headers, hardly two are the same.
+        if len(_KNOWN) > KNOWN_KEPT:
+            _KNOWN.clear()
+        _KNOWN[raw] = variable
+    return variable
+
+
 def _expire_taken(
-    txn: Transaction, q: QueueState, taken: list[tuple[Lane, Row]], expired: set[bytes]
+    txn: Transaction, q: QueueState, taken: list[tuple[Lane, ReadyRow]], expired: set[bytes]
 ) -> None:
-    gone = [(lane, key[-16:]) for lane, (key, _) in taken if key[-16:] in expired]
+    gone = [(lane, row[0][-16:]) for lane, row in taken if row[0][-16:] in expired]
     ids = [raw_id for _, raw_id in gone]
     drop_bodies(txn, q, ids, q.counters.next_seq)
     txn.record(q, Kind.EXPIRED, ids)
@@ -240,6 +254,17 @@ def _expire_taken(
 def _column(values: list[int]) -> Column:
     """One value if all are the same."""
     return values[0] if values.count(values[0]) == len(values) else values
+
+
+def _bodies(engine: Engine, q: QueueState, taken: list[tuple[Lane, ReadyRow]]) -> list[Content | None]:
+    """What was taken: as it was kept, or its body from the store."""
+    kept = [row[2] for _, row in taken]
+    if all(kept):
+        return kept
+    if not any(kept):
+        return [*_read_bodies(engine, q, [row[0][-16:] for _, row in taken])]
+    read = iter(_read_bodies(engine, q, [row[0][-16:] for _, row in taken if row[2] is None]))
+    return [next(read) if body is None else body for body in kept]
 
 
 def _read_bodies(engine: Engine, q: QueueState, ids: list[bytes]) -> list[bytes | None]:
@@ -303,7 +328,8 @@ def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcom
     state_space, due_space = engine.state, engine.due
     lease_kind = bytes((Due.LEASE,))
     ids = [raw_id for _, raw_id, _ in held]
-    for raw_id, raw in sorted([(raw_id, raw) for _, raw_id, raw in held]):
+    by_id = sorted(held, key=_SECOND)
+    for _, raw_id, raw in by_id:
         delete(prefix + raw_id, state_space)
         # The lease's end, as the row has it, is the due row's time.
         delete(lease_kind + raw[21:29] + q.prefix + raw_id, due_space)
@@ -318,7 +344,7 @@ def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcom
             row.seq, row.since_ns, row.until_ns = seq, now_ns, remove_at_ns
             enter(txn, q, raw_id, StateCode.DONE, row)
     else:
-        drop_bodies(txn, q, ids, q.counters.next_seq)
+        drop_bodies(txn, q, ids, q.counters.next_seq, [raw_id for _, raw_id, _ in by_id])
     txn.record(q, Kind.ACKED, ids, _column(attempts), remove_at_ns)
     q.counters.acked_total += len(ids)
     txn.rates.append((q, ACKED, len(ids)))

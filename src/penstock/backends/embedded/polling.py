@@ -11,6 +11,7 @@ from penstock.backends.embedded import healing, lanes, leases
 from penstock.backends.embedded.arguments import check_lease_s
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.failures import Failures
+from penstock.backends.embedded.group_commit import give_way
 from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.sweep import SLICE, apply_due, release_for
 from penstock.clock import to_ns
@@ -62,7 +63,7 @@ class Polling:
             if answer is _Next.SCRIPTS:
                 seemed_enough, settled = self._failures.release(queue, max_messages), True
             elif answer is _Next.AGAIN:
-                engine.give_way()
+                give_way()
             elif not answer and seemed_enough:
                 settled = seemed_enough = False
             elif answer or engine.clock.now_ns() >= deadline_ns:

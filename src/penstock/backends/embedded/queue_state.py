@@ -30,8 +30,11 @@ _IN_FLIGHT = (StateCode.LEASED, StateCode.DELAYED)
 class QueueState:
     """One queue. `load` reads what is derived from the store; `unload` forgets it after a failed write."""
 
-    def __init__(self, qid: int, settings: QueueSettings, lock: threading.RLock) -> None:
+    def __init__(
+        self, qid: int, settings: QueueSettings, lock: threading.RLock, created_at_ns: int = 0
+    ) -> None:
         self.qid = qid
+        self.created_at_ns = created_at_ns
         self.prefix = keys.u32(qid)
         self.settings = settings
         self.arrived = threading.Condition(lock)

@@ -185,6 +185,7 @@ def stats(engine: Engine, q: QueueState) -> QueueStats:
         held_bodies=c.held,
         unread_by_required=c.next_seq - 1 - read_by_all(q),
         durability=engine.durability,
+        created_at_ns=q.created_at_ns,
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from penstock.backends.embedded import keys, lanes
 from penstock.backends.embedded.gates import Gates
-from penstock.backends.embedded.lanes import Lane, Lanes, Place
+from penstock.backends.embedded.lanes import Lane, Lanes, Place, ReadyRow
 from penstock.backends.embedded.turns import Turn
 from penstock.kv.base import Row
 from penstock.scheduling.fairness import LEVELS, Levels
@@ -49,6 +49,7 @@ class ReadyIndex:
         self._full: dict[bytes, list[Turn]] = {}
         self.add, self.add_all = self._lanes.add, self._lanes.add_all
         self.oldest_order_ns = self._lanes.oldest_order_ns
+        self.keeps_up_to_bytes = self._lanes.keeps_up_to_bytes
 
     def scan(self, after: bytes | None, lane_prefix: bytes = b"") -> Iterator[Row]:
         """Ready rows after a key, in key order."""
@@ -174,10 +175,20 @@ class ReadyIndex:
         """A time before which no throttled lane has tokens, if none is in line."""
         return self._gates.next_release_ns()
 
+    def add_stored(self, txn: Transaction, lane_bytes: bytes, first: bytes, count: int) -> None:
+        """Rows that the store has already, from a key on."""
+        self._lanes.add_stored(txn, lane_bytes, first, count)
+
     # -- places ---------------------------------------------------------------------------------
 
     def _enlist(self, lane: Lane) -> None:
         """Find a place for a lane that was away."""
+        turn = lane.turn
+        if turn is not None and turn.lane is None and not (turn.line or turn.full or lane.claims):
+            # As most are. Its head from before is not behind its first row, which is all that it must not be.
+            lane.place, turn.lane = Place.IN_LINE, lane
+            self._list(turn)
+            return
         if lane.claims:
             self._gates.returned(lane)
         self._place(lane)
@@ -250,7 +261,7 @@ class ReadyIndex:
 
     # -- turns ----------------------------------------------------------------------------------
 
-    def take(self, txn: Transaction, count: int) -> list[tuple[Lane, Row]]:
+    def take(self, txn: Transaction, count: int) -> list[tuple[Lane, ReadyRow]]:
         """The next rows by priority, then fair turns over keys; the caller deletes them.
 
         A call looks for a slice of lanes at most: it may give fewer rows than there are, or none, until all
@@ -263,7 +274,7 @@ class ReadyIndex:
             found.discover_some()
         while self._may_be_empty:
             self._look_at(self._may_be_empty.pop(), txn.now_ns)
-        out: list[tuple[Lane, Row]] = []
+        out: list[tuple[Lane, ReadyRow]] = []
         while len(out) < count:
             if self._gates.next_release_ns() <= txn.now_ns:
                 self._release(txn.now_ns)
@@ -303,7 +314,9 @@ class ReadyIndex:
                 self._gates.withdraw(lane, now_ns)
                 self._rests += 1
 
-    def _serve(self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, Row]]) -> None:
+    def _serve(
+        self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, ReadyRow]]
+    ) -> None:
         goal = len(out) + count
         while ring and len(out) < goal:
             if self._per_key is None:
@@ -312,10 +325,10 @@ class ReadyIndex:
                 self._serve_one(txn, ring, goal - len(out), out)
 
     def _serve_plain(
-        self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, Row]]
+        self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, ReadyRow]]
     ) -> None:
         """Turns of keys with one lane that has rows and needs no tokens, as most have; up to another one."""
-        hint_every, from_bytes, append = lanes.HINT_EVERY, int.from_bytes, out.append
+        hint_every, from_bytes, append, nowhere = lanes.HINT_EVERY, int.from_bytes, out.append, Place.NOWHERE
         several = len(ring) > 1
         # Rows that were enqueued alike have the same object for a value.
         known, weight = b"", 1
@@ -352,16 +365,17 @@ class ReadyIndex:
                 lane.at = 0
                 rows.clear()
                 if lane.complete:
-                    turn.lane, lane.place = None, Place.NOWHERE
+                    turn.lane, lane.place = None, nowhere
                     self._rests += 1
-                    self._unlist(turn)
+                    ring.popleft()
+                    turn.listed, turn.credit = False, 0
                     several = len(ring) > 1
                     continue
             if credit <= share:
                 ring.rotate(-1)
 
     def _serve_one(
-        self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, Row]]
+        self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, ReadyRow]]
     ) -> None:
         """The first key's turn, or as much of it as may be; or the key is out of the ring."""
         turn = ring[0]
@@ -454,5 +468,5 @@ def name_of(lane_bytes: bytes) -> bytes:
     return lane_bytes[1 : 3 + int.from_bytes(lane_bytes[1:3], "big")]
 
 
-def weight_of(row: Row) -> int:
+def weight_of(row: ReadyRow) -> int:
     return int.from_bytes(row[1][2:4], "big")

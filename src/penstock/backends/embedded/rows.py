@@ -24,8 +24,8 @@ READY_ROW = struct.Struct(">BBHIQ")
 STATE_ROW = struct.Struct(">BIQQQQQHHHI")
 STATE_ROW_BYTES = STATE_ROW.size
 
-#: The start of a state row: version, attempts, seq. Leasing writes rows in parts, for a batch shares most.
-LEASED_HEAD = struct.Struct(">BIQ")
+#: The same as leasing writes it: since_ns and until_ns, order_ns, expires_at_ns and weight are bytes already.
+LEASED_ROW = struct.Struct(">BIQ16s8s8s2sHHI")
 NO_TIME = bytes(8)
 
 #: version, until_ns; then the id

@@ -55,7 +55,7 @@ def enter_ready(txn: Transaction, q: QueueState, raw_id: bytes, row: StateRow, *
         txn.put(keys.state(q.qid, StateCode.READY, raw_id), encode_state(row), engine.state)
     if row.expires_at_ns:
         txn.put_due(Due.TTL, row.expires_at_ns, q.qid, [raw_id])
-    q.ready.add(txn, row.lane, [(key, value)])
+    q.ready.add(txn, row.lane, [(key, value, None)])
     q.counters.counts[StateCode.READY] += 1
     q.arrived.notify()
 
@@ -74,15 +74,19 @@ def enter(txn: Transaction, q: QueueState, raw_id: bytes, code: StateCode, row: 
         q.ready.started(row.lane)
 
 
-def drop_bodies(txn: Transaction, q: QueueState, raw_ids: list[bytes], first_seq: int) -> None:
+def drop_bodies(
+    txn: Transaction, q: QueueState, raw_ids: list[bytes], first_seq: int, in_order: list[bytes] | None = None
+) -> None:
     """The messages are gone by the events numbered from `first_seq`: delete their bodies.
+
+    `in_order` are the same ids in order, if the caller has them so.
 
     While a required cursor has not read so far, a body stays, marked GONE: an archive that is behind
     never finds a hole.
     """
     engine, prefix = txn.engine, q.prefix
     if not q.required:
-        for raw_id in sorted(raw_ids):
+        for raw_id in in_order or sorted(raw_ids):
             txn.delete(prefix + raw_id, engine.messages)
         return
     for seq, raw_id in enumerate(raw_ids, start=first_seq):

@@ -9,7 +9,9 @@ from penstock.backends.embedded import history
 from penstock.backends.embedded.bulk import Bulk
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.failures import Failures
+from penstock.backends.embedded.loads import Loads
 from penstock.backends.embedded.rekey import Rekey
+from penstock.backends.embedded.snapshots import Snapshots
 from penstock.backends.embedded.sweep import SLICE, SWEEP_ORDER, apply_due
 from penstock.backends.embedded.worlds import Worlds
 from penstock.errors import is_of_the_store
@@ -24,12 +26,23 @@ FRAMES_PER_SLICE = 200
 class Upkeep:
     """What time, bulk operations and retention leave to be done in one store."""
 
-    def __init__(self, engine: Engine, failures: Failures, bulk: Bulk, worlds: Worlds, rekey: Rekey) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        failures: Failures,
+        bulk: Bulk,
+        worlds: Worlds,
+        rekey: Rekey,
+        snapshots: Snapshots,
+        loads: Loads,
+    ) -> None:
         self._engine = engine
         self._scripted = failures
         self._bulk = bulk
         self._worlds = worlds
         self._rekey = rekey
+        self._snapshots = snapshots
+        self._loads = loads
         #: Queues that this round of retention has yet to look at.
         self._round: list[str] = []
         self._next_step = 0
@@ -40,7 +53,8 @@ class Upkeep:
         self._failures: dict[int, str] = {}
 
     def forget_damage(self) -> None:
-        """After a repair: what could not be trimmed is tried again."""
+        """After a repair: what could not be done is tried again."""
+        self._loads.forget_damage()
         self._damaged_queues.clear()
         self._damaged_worlds.clear()
 
@@ -53,7 +67,7 @@ class Upkeep:
             dict(self._damaged_worlds),
         )
         queues = [why for number, why in damaged.items() if number in self._engine.by_qid]
-        jobs = [*self._bulk.given_up, *self._rekey.given_up]
+        jobs = [*self._bulk.given_up, *self._rekey.given_up, *self._loads.given_up]
         return [*failures.values(), *queues, *worlds.values(), *jobs]
 
     def tidy(self, budget: int) -> int:
@@ -67,8 +81,11 @@ class Upkeep:
             *(lambda kind=kind: int(apply_due(self._engine, kind) > 0) for kind in SWEEP_ORDER),
             lambda: int(bool(self._engine.undecided) and self._scripted.end_leases() > 0),
             lambda: self._bulk.resume(1),
+            self._loads.resume,
+            self._loads.clear,
             self._trim,
             self._rekey.slice,
+            self._snapshots.sweep,
         ]
         done = idle = 0
         failed: dict[int, Exception] = {}

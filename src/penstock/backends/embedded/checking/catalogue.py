@@ -13,6 +13,7 @@ from penstock.backends.embedded.checking.findings import Finding, Findings
 from penstock.backends.embedded.checking.recount import recount, stored_counters
 from penstock.backends.embedded.checking.view import View
 from penstock.backends.embedded.keys import Due, Meta
+from penstock.backends.embedded.load_rows import LOAD_KEY_BYTES, decode_load, decode_progress, decode_txn
 from penstock.backends.embedded.quarantine import decode_kept
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import (
@@ -60,6 +61,8 @@ class Catalogue:
             Meta.QUARANTINE: self._kept,
             Meta.USER_STATE: self._marked,
             Meta.THROTTLE: self._throttle,
+            Meta.LOAD: self._load,
+            Meta.TXN: self._txn,
         }
         for row in view.rows("meta", b"", None):
             kind = row[0][0] if row[0] else -1
@@ -151,6 +154,16 @@ class Catalogue:
         self._highest = max(self._highest, int.from_bytes(row[0][1:5], "big"), job.qid)
         if job.what == "drop":
             self.dropping.add(job.qid)
+
+    def _load(self, row: Row) -> None:
+        if len(row[0]) == LOAD_KEY_BYTES:
+            decode_load(row[1])
+        else:
+            decode_progress(row[1])
+        self._highest = max(self._highest, int.from_bytes(row[0][1:5], "big"))
+
+    def _txn(self, row: Row) -> None:
+        decode_txn(row[1])
 
     def _throttle(self, row: Row) -> None:
         try:

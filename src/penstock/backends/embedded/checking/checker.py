@@ -22,6 +22,8 @@ from penstock.backends.embedded.checking.throttles import check_throttles
 from penstock.backends.embedded.checking.view import View
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.keys import Due
+from penstock.backends.embedded.load_rows import load_key
+from penstock.backends.embedded.loads import Loads
 from penstock.kv.base import Row
 from penstock.kv.damage import Hole
 from penstock.message import format_id
@@ -29,7 +31,7 @@ from penstock.message import format_id
 _VERBS = ("missing", "differs", "stray")
 
 
-def check_once(engine: Engine, findings: Findings, progress: Progress | None) -> Checker:
+def check_once(engine: Engine, loads: Loads, findings: Findings, progress: Progress | None) -> Checker:
     """One pass over a snapshot: the lock is held only while that is taken."""
     with engine.lock:
         engine.check_usable()
@@ -39,6 +41,10 @@ def check_once(engine: Engine, findings: Findings, progress: Progress | None) ->
     try:
         checker = Checker(view, next_due_ns, findings, progress)
         checker.run()
+        for number, why in loads.cut_off():
+            findings.row(
+                "load_cut_off", f"a bulk write cannot go on: {why}", "", number, "meta", load_key(number)
+            )
         for loss in engine.kv.losses():
             findings.add_first(Finding(LOST, loss.what, where=loss.space, space=loss.space))
         return checker

@@ -16,6 +16,7 @@ from penstock.backends.embedded.checking.repair import Repair
 from penstock.backends.embedded.checking.salvage import TRUTH
 from penstock.backends.embedded.checking.view import View
 from penstock.backends.embedded.engine import Engine
+from penstock.backends.embedded.loads import Loads
 from penstock.backends.embedded.worlds import SYSTEM_WORLD, Worlds
 from penstock.event import Entry
 
@@ -23,16 +24,18 @@ from penstock.event import Entry
 class Checkup:
     """Check and repair of one store."""
 
-    def __init__(self, engine: Engine, worlds: Worlds, admin: Admin) -> None:
+    def __init__(self, engine: Engine, worlds: Worlds, admin: Admin, loads: Loads) -> None:
         self._engine = engine
         self._worlds = worlds
         self._admin = admin
+        self._loads = loads
 
     def check(self, *, repair: bool, progress: Progress | None) -> CheckReport:
         if repair:
-            return Repair(self._engine, self._worlds, self._admin).run(progress)
+            self._loads.go_on()
+            return Repair(self._engine, self._worlds, self._admin, self._loads).run(progress)
         findings = Findings()
-        checker = check_once(self._engine, findings, progress)
+        checker = check_once(self._engine, self._loads, findings, progress)
         return CheckReport(
             [finding.problem for finding in findings.kept],
             checker.queues,

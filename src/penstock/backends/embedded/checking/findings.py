@@ -56,6 +56,7 @@ SEVERITIES = {
     "throttle_damaged": "damage",
     "throttle_missing": "damage",
     "row_damaged": "damage",
+    "load_cut_off": "damage",
     "unreadable": "damage",
     "lost": "damage",
 }

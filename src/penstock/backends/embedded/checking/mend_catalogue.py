@@ -16,6 +16,7 @@ from penstock.backends.embedded.checking.recount import stored_counters
 from penstock.backends.embedded.checking.view import View
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Meta
+from penstock.backends.embedded.load_rows import drop_load
 from penstock.backends.embedded.numbers import next_number
 from penstock.backends.embedded.quarantine import keep
 from penstock.backends.embedded.queue_state import QueueState
@@ -51,6 +52,7 @@ class CatalogueMender:
             "throttle_damaged": self._throttle,
             "throttle_missing": self._throttle,
             "next_number": self._next_number,
+            "load_cut_off": self._load,
         }
         with self._engine.lock, self._engine.transaction() as txn:
             steps.get(finding.kind, self._quarantine)(txn, finding)
@@ -60,6 +62,12 @@ class CatalogueMender:
         if raw is not None:
             keep(txn, finding.queue, finding.space, finding.key, raw, finding.what)
         finding.action = "moved to quarantine"
+
+    def _load(self, txn: Transaction, finding: Finding) -> None:
+        """What is in of a bulk write stays; run again, it finds that by its ids."""
+        self._quarantine(txn, finding)
+        drop_load(txn, finding.number)
+        finding.action = "ended with the messages that it has enqueued; its row moved to quarantine"
 
     def _get(self, space: str, key: bytes) -> bytes | None:
         return self._engine.kv.get(key, self._engine.kv.space(space))

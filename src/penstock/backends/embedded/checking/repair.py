@@ -18,6 +18,7 @@ from penstock.backends.embedded.checking.mend_messages import settle_all
 from penstock.backends.embedded.checking.reindex import DERIVED, Reindex
 from penstock.backends.embedded.checking.salvage import Salvage
 from penstock.backends.embedded.engine import Engine
+from penstock.backends.embedded.loads import Loads
 from penstock.backends.embedded.worlds import SYSTEM_WORLD, World, Worlds
 from penstock.errors import StorageCorrupt
 from penstock.event import Entry
@@ -39,6 +40,7 @@ _STAGES = (
             "orphan_rows",
             "cursor_damaged",
             "row_damaged",
+            "load_cut_off",
             "row_unknown",
             "key_malformed",
             "next_number",
@@ -57,8 +59,9 @@ _COUNTERS = "counters_differ"
 class Repair:
     """One repair of a store. The lock is held for a bounded piece of work at a time."""
 
-    def __init__(self, engine: Engine, worlds: Worlds, admin: Admin) -> None:
+    def __init__(self, engine: Engine, worlds: Worlds, admin: Admin, loads: Loads) -> None:
         self._engine = engine
+        self._loads = loads
         self._worlds = worlds
         self._admin = admin
         self._found: dict[tuple[object, ...], Finding] = {}
@@ -70,7 +73,7 @@ class Repair:
         passes = 0
         while True:
             findings = Findings(FOUND_AT_ONCE)
-            checker = check_once(self._engine, findings, progress)
+            checker = check_once(self._engine, self._loads, findings, progress)
             self._note(findings)
             hopeful = [
                 finding

@@ -1,0 +1,1 @@
+"""Snapshots of an embedded store, read as Arrow: in any process, without the store."""
