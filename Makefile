@@ -23,7 +23,7 @@ check: $(VENV)/ready ## Lint, formatting, types, layers
 	$(VENV)/bin/lint-imports --no-logo
 
 test: $(VENV)/ready ## Run the tests on all cores
-	$(PY) -m pytest -n auto --maxprocesses 8 --dist worksteal $(ARGS)
+	$(PY) -m pytest -n auto --maxprocesses 8 --dist loadgroup $(ARGS)
 
 soak: $(VENV)/ready ## Run the suites that take minutes
 	$(PY) -m pytest -m soak $(ARGS)

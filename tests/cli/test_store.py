@@ -236,9 +236,9 @@ def test_demo_refuses_what_it_cannot_use(cli: Cli) -> None:
 
 
 def test_demo_keeps_its_store_and_answers_with_its_numbers(bare: Cli) -> None:
-    answer = bare.process("demo", "--messages", "300", "--path", "kept", "--json")
+    answer = bare.process("demo", "--messages", "300", "--path", "kept", "--no-spark", "--json")
     assert answer.object["ok"] is True
-    assert bare("check", "--store", "kept").out.endswith("everything fits\n")
+    assert bare("check", "--store", "kept/store").out.endswith("everything fits\n")
 
 
 def test_metrics_are_printed_or_written_as_objects(cli: Cli) -> None:

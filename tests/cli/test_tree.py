@@ -37,7 +37,7 @@ peek, get, list, due, stats, health, redrive, move, purge, events, journal appen
 journal stats, journal configure, cursors list, cursors open, cursors read, cursors commit, cursors drop,
 state put, state get, state delete, throttles set, throttles get, throttles list, throttles delete, check,
 config check, config show, hooks test, info, bench, demo, worker, metrics, rekey,
-reindex, quarantine list, quarantine get, quarantine drop, metrics
+reindex, quarantine list, quarantine get, quarantine drop, metrics, pipeline audit, pipeline report
 """
 
 

@@ -20,21 +20,21 @@ from penstock.demo.shops import QUEUE
 
 
 def test_the_demo_accounts_for_every_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "store"
-    assert demo.main(["--messages", "600", "--path", str(path)]) == 0
+    path = tmp_path / "demo"
+    assert demo.main(["--messages", "600", "--no-spark", "--path", str(path)]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"^  enqueued +600 ", shown, re.MULTILINE)
     assert re.search(r"^  missing +0 ", shown, re.MULTILINE)
     assert re.search(r"^  check +ok ", shown, re.MULTILINE)
     assert str(path) in shown
     assert max(len(line) for line in shown.replace(str(path), "").splitlines()) <= 120
-    with penstock.open(path) as ps:
+    with penstock.open(path / "store") as ps:
         assert ps.check().ok
         assert ps.queue(QUEUE).length() == 0
 
 
 def test_the_demo_gives_its_numbers_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    assert demo.main(["--messages", "50", "--json"]) == 0
+    assert demo.main(["--messages", "50", "--no-spark", "--json"]) == 0
     numbers = json.loads(capsys.readouterr().out)
     assert (numbers["ok"], numbers["enqueued"], numbers["missing"]) == (True, 50, 0)
     assert {"late_acks", "rate_per_s"} <= set(numbers)

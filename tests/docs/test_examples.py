@@ -15,7 +15,9 @@ from tests.docs.pages import DOCS, PAGES, ROOT, blocks
 
 #: Its stores are in places that only a reader has: they are read, not opened.
 CONFIGURATION = DOCS / "configuration.md"
-RUN = [page for page in PAGES if page != CONFIGURATION and blocks(page, "python")]
+#: Their examples need a Java, which one process has for all tests: they run in tests/spark.
+SPARK = (DOCS / "spark.md", DOCS / "archive.md", DOCS / "audit-and-report.md")
+RUN = [page for page in PAGES if page not in (CONFIGURATION, *SPARK) and blocks(page, "python")]
 
 
 def run(page: Path, namespace: dict[str, Any]) -> None:

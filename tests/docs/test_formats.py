@@ -12,7 +12,17 @@ import pytest
 
 import penstock
 from penstock import Entry, ManualClock
-from penstock.backends.embedded import buckets, encryption, founding, keys, quarantine, rows, worlds
+from penstock.backends import bulk
+from penstock.backends.embedded import (
+    buckets,
+    encryption,
+    founding,
+    keys,
+    load_rows,
+    quarantine,
+    rows,
+    worlds,
+)
 from penstock.codec import body, entry, frame, sealed
 from penstock.codec.vault import Vault
 from penstock.event import KIND_CODES
@@ -152,6 +162,10 @@ def test_the_offsets_are_those_of_the_struct(heading: str, packed: struct.Struct
         ("rekey", encryption.RekeyRow),
         ("quarantine", quarantine.Kept),
         ("throttle", buckets.ThrottleRow),
+        ("load", load_rows.LoadRow),
+        ("load_progress", load_rows.LoadProgress),
+        ("chunk", bulk.Chunk),
+        ("txn", load_rows.TxnRow),
     ],
 )
 def test_packed_structures_have_the_parts_of_the_code(name: str, structure: type[msgspec.Struct]) -> None:

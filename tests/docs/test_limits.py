@@ -37,10 +37,14 @@ def test_every_capability_that_is_off_is_listed(ps: Penstock) -> None:
     flags = ps.info().default.capabilities
     off = [flag for flag in flags.__struct_fields__ if not getattr(flags, flag)]
     # Properties of an engine, which no call asks for.
-    assert set(off) - {"persistence", "clustering"} == {"consumer_groups"}
+    assert set(off) - {"persistence", "clustering"} == {"consumer_groups", "bulk_read", "bulk_write"}
     queue = ps.create_queue("q")
     with pytest.raises(Unsupported, match="consumer_groups"):
         queue.lease(group="g")
+    with pytest.raises(Unsupported, match="bulk_read"):
+        ps.take_snapshot()
+    with pytest.raises(Unsupported, match="bulk_write"):
+        ps.begin_write("q")
 
 
 def test_a_foreign_program_that_holds_the_database_makes_it_locked(

@@ -34,6 +34,7 @@ EXITS: dict[type[BaseException], Exit] = {
     errors.MessageLeased: Exit.NOTHING,
     errors.StaleReceipt: Exit.NOTHING,
     errors.HistoryTruncated: Exit.NOTHING,
+    errors.SnapshotNotFound: Exit.NOTHING,
     errors.Unsupported: Exit.NOTHING,
     errors.HookError: Exit.NOTHING,
     errors.Unauthorized: Exit.NOTHING,

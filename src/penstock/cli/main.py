@@ -60,6 +60,7 @@ COMMANDS: dict[str, Place] = {
     "cursors": Place(_HISTORY, "cursors", "Named positions in a queue's journal."),
     "journal": Place(_HISTORY, "journal", "Append to and scan journals of your own."),
     "state": Place(_HISTORY, "state", "Small values by key, beside the queues."),
+    "pipeline": Place(_HISTORY, "pipeline", "Jobs on Spark over whole stores and archives."),
     "check": Place(_TRUST, "check", "Read the whole store and prove every invariant."),
     "reindex": Place(_TRUST, "check", "Rebuild every index from bodies and journals."),
     "quarantine": Place(_TRUST, "quarantine", "What repairs took out of the store."),

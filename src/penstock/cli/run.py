@@ -24,13 +24,17 @@ def demo(
     messages: Annotated[int, typer.Option("--messages", "-n", min=1, help="How many.")] = 100_000,
     path: Annotated[
         Path | None,
-        typer.Option("--path", metavar="FOLDER", help="Keep its store in this folder, which must be new."),
+        typer.Option("--path", metavar="FOLDER", help="Keep what it makes in this folder, a new one."),
     ] = None,
+    no_spark: Annotated[
+        bool, typer.Option("--no-spark", help="End without archive, audit and report.")
+    ] = False,
 ) -> int:
     """Show what Penstock does, on a store of its own.
 
     Workers that fail, dawdle and are killed work through the messages of several shops; then the journal
-    proves that nothing was lost. It takes about a minute. Exit code 4: something was.
+    proves that nothing was lost. At the end all of it is archived, audited and made into a report, on Spark
+    if that is installed. It takes about a minute. Exit code 4: something was.
     """
     from penstock.demo import main
 
@@ -40,6 +44,7 @@ def demo(
         raise typer.BadParameter(f"{path} exists; name a folder that does not")
     arguments = ["--messages", str(messages)]
     arguments += ["--path", str(path)] if path else []
+    arguments += ["--no-spark"] if no_spark else []
     return main([*arguments, *(["--json"] if session.out.as_json else [])])
 
 

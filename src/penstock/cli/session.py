@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 VARIABLE = "PENSTOCK_STORE"
 CONFIG_FILE = "penstock.yaml"
 FOLDER = "penstock-data"
-#: Either of them tells a folder that holds a store from one that does not.
-_SIGNS = ("PENSTOCK", "CURRENT")
 
 
 class Session:
@@ -48,6 +46,8 @@ class Session:
 
         Without `declare` it is left as it is: queues that a configuration names are not made.
         """
+        from penstock.backends.registry import missing_stores
+
         config = self.config()
         if not declare:
             config = msgspec.structs.replace(config, queues={})
@@ -77,7 +77,7 @@ def checked(config: Config) -> list[str]:
 
     Nothing is opened: what is refused leaves no store behind.
     """
-    from penstock.backends.registry import check_config, check_keys, check_scripts
+    from penstock.backends.registry import check_config, check_keys, check_scripts, missing_stores
 
     check_config(config)
     check_keys(config)
@@ -99,15 +99,3 @@ def checked(config: Config) -> list[str]:
             raise InvalidConfig(f"{key} is {target!r}, which is not declared on the same backend; declare it")
         notes.append(f"{key} is {target!r}, which is not declared here: the store must have it already")
     return notes
-
-
-def missing_stores(config: Config) -> list[str]:
-    """Folders of embedded stores that hold none yet."""
-    from penstock.config import StorageSettings
-
-    paths = [
-        settings.path
-        for settings in config.all_backends().values()
-        if isinstance(settings, StorageSettings) and settings.path
-    ]
-    return [path for path in paths if not any(Path(path, sign).exists() for sign in _SIGNS)]

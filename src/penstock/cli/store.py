@@ -10,7 +10,7 @@ from penstock.cli.columns import field, listed, pairs
 from penstock.cli.command import command
 from penstock.cli.exits import Exit
 from penstock.cli.rows import Row, row
-from penstock.cli.session import Session, checked, missing_stores
+from penstock.cli.session import Session, checked
 from penstock.cli.tables import Column
 
 app = typer.Typer(add_completion=False)
@@ -47,6 +47,7 @@ def init(
 
     Without --store: what PENSTOCK_STORE or ./penstock.yaml name, else the folder ./penstock-data.
     """
+    from penstock.backends.registry import missing_stores
     from penstock.config import StorageSettings
 
     config = session.config()

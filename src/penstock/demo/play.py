@@ -12,15 +12,17 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 import penstock
-from penstock import Kind, Penstock, PenstockError, Queue
+from penstock import BackendNotInstalled, Kind, Penstock, PenstockError, Queue
 from penstock.backends.base import CheckReport
 from penstock.demo.crew import Crew
+from penstock.demo.history import examine, keep
 from penstock.demo.proof import Report
 from penstock.demo.screen import Screen, progress_bar
 from penstock.demo.shops import DEAD_LETTERS, QUEUE, batches, set_up
@@ -34,6 +36,7 @@ LOOK_EVERY_S = 0.2
 KILL_OWNER_AT = (0.25, 0.5, 0.75)
 #: Longer than this is not slow, but stuck.
 PATIENCE_S = 600.0
+_NONE_IS_GOOD = ("missing", "audit")
 
 
 class Shops(threading.Thread):
@@ -127,11 +130,13 @@ def _listed(counts: Counter[str]) -> str:
     return ", ".join(f"{name} {number:,}" for name, number in counts.most_common())
 
 
-def play(target: Path, count: int, console: Console) -> tuple[bool, dict[str, int]]:
-    """The whole demonstration: whether everything is accounted for, and the numbers."""
+def play(folder: Path, count: int, console: Console) -> tuple[bool, dict[str, int]]:
+    """The work, and the proof: whether everything is accounted for, and the numbers."""
+    target = folder / "store"
     report, crew = Report(), Crew(target, batch=max(5, min(100, count // 200)), seed=SEED)
     with penstock.open(target) as ps:
         set_up(ps)
+        keep(ps)
         info = ps.info().default
     where = f"{penstock.__version__} on {info.engine}, durability {info.durability}"
     what = f"{count:,} messages, {len(crew.members)} worker processes"
@@ -144,51 +149,70 @@ def play(target: Path, count: int, console: Console) -> tuple[bool, dict[str, in
         checked = prove(ps, console, report)
         buried = ps.queue(DEAD_LETTERS).length()
     rows = summary(report, crew, buried, took_s)
-    show(console, rows, checked)
+    show(console, rows)
+    verdict = "ok" if checked.ok else f"{len(checked.problems)} problems, first: {checked.problems[0]}"
+    looked = f"{checked.messages:,} messages, {checked.events:,} events, {checked.queues} queues"
+    console.print(Text(f"  {'check':<10} {verdict:>9}   {looked}", style="green" if checked.ok else "red"))
     fine = checked.ok and not report.missing() and not report.twice() and buried == len(report.dead)
     numbers = {name.replace(" ", "_"): number for name, number, _ in rows}
     numbers["rate_per_s"] = numbers.pop("rate")
     return fine, numbers
 
 
-def show(console: Console, rows: list[tuple[str, int, str]], checked: CheckReport) -> None:
+def tell(folder: Path, console: Console) -> tuple[bool, dict[str, int]]:
+    """What Spark makes of its history, if it is installed: whether that fits, and the numbers."""
+    try:
+        history = examine(folder, console)
+    except BackendNotInstalled as error:
+        console.print(f"  {'report':<10}   not made: {error}", highlight=False, soft_wrap=True)
+        return True, {}
+    show(console, history.rows)
+    console.print(f"  {'report':<10}   {history.page}", highlight=False, soft_wrap=True)
+    return history.ok, {name: number for name, number, _ in history.rows}
+
+
+def show(console: Console, rows: list[tuple[str, int, str]]) -> None:
     for name, number, note in rows:
         line = Text(f"  {name:<10} ").append(f"{number:>9,}", style="bold").append(f"   {note}")
-        if name == "missing":
+        if name in _NONE_IS_GOOD:
             line.stylize("bold red" if number else "bold green")
         console.print(line, soft_wrap=True)
-    verdict = "ok" if checked.ok else f"{len(checked.problems)} problems, first: {checked.problems[0]}"
-    looked = f"{checked.messages:,} messages, {checked.events:,} events, {checked.queues} queues"
-    console.print(Text(f"  {'check':<10} {verdict:>9}   {looked}", style="green" if checked.ok else "red"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="penstock demo", description="Show what Penstock does.")
     parser.add_argument("--messages", type=int, default=100_000, metavar="N", help="how many (100000)")
-    parser.add_argument("--path", type=Path, metavar="FOLDER", help="keep the store in a new folder")
+    parser.add_argument("--path", type=Path, metavar="FOLDER", help="keep all of it in a new folder")
+    parser.add_argument("--no-spark", action="store_true", help="end without archive, audit and report")
     parser.add_argument("--json", action="store_true", help="print the numbers as one line of JSON")
     options = parser.parse_args(arguments)
     if options.messages < 1:
         parser.error("--messages must be 1 or more")
     if options.path is not None and options.path.exists():
         parser.error(f"{options.path} exists; name a folder that does not")
-    target = options.path or Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+    folder = (options.path or Path(tempfile.mkdtemp(prefix="penstock-demo-"))).absolute()
     console = Console(stderr=options.json)
     try:
-        fine, numbers = play(target, options.messages, console)
+        fine, numbers = play(folder, options.messages, console)
+        if not options.no_spark:
+            fits, told = tell(folder, console)
+            fine, numbers = fine and fits, {**numbers, **told}
     except PenstockError as error:
         Console(stderr=True).print(f"\n  {type(error).__name__}: {error}\n", markup=False)
         return 1
     except KeyboardInterrupt:
-        Console(stderr=True).print(f"\n  stopped; the store is left in {target}\n")
+        Console(stderr=True).print(f"\n  stopped; everything is left in {folder}\n")
         return 130
     if options.json:
         print(json.dumps({"ok": fine, **numbers}))
     if fine and options.path is None:
-        shutil.rmtree(target)
+        for made in ("store", "archive"):
+            shutil.rmtree(folder / made, ignore_errors=True)
+        with suppress(OSError):  # The report stays.
+            folder.rmdir()
         console.print("  store      was temporary and is removed; --path FOLDER keeps it\n", highlight=False)
     else:
-        console.print(f"  store      {target}\n", highlight=False, soft_wrap=True)
+        console.print(f"  store      {folder / 'store'}\n", highlight=False, soft_wrap=True)
     if not fine:
         Console(stderr=True).print("  Something is not as it should be: the store is kept as it is.\n")
     return 0 if fine else 4

@@ -1,0 +1,87 @@
+"""An archive as DataFrames: the files that its log names, and no others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+from penstock.errors import InvalidConfig, QueueNotFound
+from penstock.spark.archive.layout import SOURCES, ArchiveTable
+from penstock.spark.archive.log import ArchiveFile, ArchiveLog, ArchiveState
+from penstock.spark.schema import spark_schema
+
+
+class Archive:
+    """An archive as it stood when this was made. Compaction keeps what it names for a day at least."""
+
+    def __init__(self, spark: SparkSession, folder: str | os.PathLike[str]) -> None:
+        self._spark = spark
+        log = ArchiveLog(folder)
+        self.root: Path = log.root
+        self.state: ArchiveState = log.read()
+        if not self.state.number:
+            raise InvalidConfig(
+                f"there is no archive in {self.root}; make one: penstock pipeline archive {self.root}"
+            )
+
+    def check_queue(self, name: str) -> None:
+        if name not in self.state.queues:
+            raise QueueNotFound(name)
+
+    def generation(self, name: str) -> int:
+        """The last that a queue has."""
+        self.check_queue(name)
+        return self.state.queues[name].generation
+
+    def files(self, table: ArchiveTable, names: Collection[str] | None = None) -> list[ArchiveFile]:
+        """Of every history: a queue that was deleted and made anew has several."""
+        return [
+            file
+            for file in self.state.files.values()
+            if file.table == table and (names is None or not file.name or file.name in names)
+        ]
+
+    def table(self, table: ArchiveTable, names: Collection[str] | None = None) -> DataFrame:
+        """The rows of a table, of some queues or worlds, or of all; of each its last history."""
+        last = self.state.worlds if table == "entries" else self.state.queues
+        files = [
+            one
+            for one in self.files(table, names)
+            if not one.name or one.generation == last[one.name].generation
+        ]
+        rows = self.read(table, files)
+        return rows if names is None or table != "queues" else rows.where(rows.name.isin(*names))
+
+    def settings(self) -> list[tuple[int, str, int, str]]:
+        """When each was read, queue, generation and settings as JSON, the oldest first. Few: read here."""
+        import pyarrow.parquet as pq
+
+        found: list[tuple[int, str, int, str]] = []
+        for file in self.files("queues"):
+            with pq.ParquetFile(self.root / file.path) as opened:
+                columns = ["read_at_ns", "name", "generation", "settings"]
+                found += [tuple(row[name] for name in columns) for row in opened.read(columns).to_pylist()]
+        return sorted(found)
+
+    def read(self, table: ArchiveTable, files: Collection[ArchiveFile]) -> DataFrame:
+        schema = archive_schema(table)
+        if not files:
+            return self._spark.createDataFrame([], schema)
+        paths = [f"file:{self.root / file.path}" for file in files]
+        # The names of folders say nothing that the rows do not say better.
+        reader = self._spark.read.schema(schema).option("recursiveFileLookup", True)
+        return reader.parquet(*paths)
+
+
+def archive_schema(table: ArchiveTable) -> StructType:
+    """The schema that Spark reads them with."""
+    added = [
+        StructField("generation", IntegerType(), False),
+        StructField("read_seq", LongType(), False),
+        StructField("read_at_ns", LongType(), False),
+    ]
+    return StructType([*spark_schema(SOURCES[table][0]).fields, *added])

@@ -1,0 +1,1 @@
+"""What an audit is made of: one file for each thing that is compared."""

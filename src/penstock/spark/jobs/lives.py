@@ -1,0 +1,71 @@
+"""Events beside the one that came before, of the same message; and how far back history is known."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as fn
+
+from penstock.event import HOLE
+from penstock.spark.jobs.states import AFTER, GONE, NOBODY_ID, UNKNOWN
+
+#: The events of a message, in order.
+IN_ORDER = "OVER (PARTITION BY queue, message_id ORDER BY seq)"
+
+_HOLE = f"message_id = '{NOBODY_ID}' AND extra = '{HOLE}'"
+
+
+def extents(events: DataFrame, queues: DataFrame | None = None) -> DataFrame:
+    """What is known of each queue's history: one row a queue, few enough for every worker.
+
+    `min_seq` and `max_seq` are of the events that are here, `first_seq` and `last_seq` of those that should
+    be. Up to `floor_seq` nothing is known; `whole` says that there was nothing before. `first_at_ns` is the
+    time of the first event that is here, `events` how many are.
+
+    They are found out at once, for they are used again and again.
+    """
+    found = events.groupBy("queue").agg(
+        fn.expr("min(seq) AS min_seq"),
+        fn.expr("max(seq) AS max_seq"),
+        fn.expr(f"max(CASE WHEN {_HOLE} THEN seq END) AS hole_seq"),
+        fn.expr("min_by(at_ns, seq) AS first_at_ns"),
+        fn.expr("count(*) AS events"),
+    )
+    if queues is None:
+        known = found.selectExpr("*", "min_seq AS first_seq", "max_seq AS last_seq")
+    else:
+        stored = queues.selectExpr("name AS queue", "first_seq AS stored_first", "last_seq AS stored_last")
+        known = found.join(stored, "queue", "full").selectExpr(
+            "*",
+            # An archive may have what retention has removed from the store since.
+            "least(stored_first, min_seq) AS first_seq",
+            "coalesce(stored_last, max_seq) AS last_seq",
+        )
+    few = known.selectExpr(
+        "queue",
+        "min_seq",
+        "max_seq",
+        "first_seq",
+        "last_seq",
+        "first_at_ns",
+        "coalesce(hole_seq, first_seq - 1) AS floor_seq",
+        "first_seq = 1 AND hole_seq IS NULL AS whole",
+        "coalesce(events, 0) AS events",
+    )
+    # In one piece: Spark takes an empty one among others for the end.
+    return events.sparkSession.createDataFrame(few.toArrow().combine_chunks())
+
+
+def known_events(events: DataFrame, extent: DataFrame) -> DataFrame:
+    """Events of messages, from where history is known on; each with `whole` and `state`, where it leads."""
+    floors = fn.broadcast(extent.select("queue", "floor_seq", "whole"))
+    known = events.join(floors, "queue").where(f"seq > floor_seq AND message_id <> '{NOBODY_ID}'")
+    return known.selectExpr("*", f"{AFTER} AS state")
+
+
+def with_before(known: DataFrame) -> DataFrame:
+    """`before`: what the event before it, of the same message, said; and `was`, where the message stood."""
+    of_before = "struct(seq, at_ns, kind, state, attempt, due_ns, consumer)"
+    unheard_of = f"CASE WHEN whole THEN '{GONE}' ELSE '{UNKNOWN}' END"
+    return known.selectExpr("*", f"lag({of_before}) {IN_ORDER} AS before").selectExpr(
+        "*", f"coalesce(before.state, {unheard_of}) AS was"
+    )

@@ -1,0 +1,194 @@
+"""penstock.spark.session: silent, on the Java that there is, and clear about what is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import StorageLevel
+from pyspark.sql import SparkSession
+
+import penstock.spark
+from penstock.errors import BackendNotInstalled, InvalidConfig
+from penstock.spark.java import java_home
+from penstock.spark.session import DEFAULTS, NEEDED, _of_local
+from tests.spark import quick
+
+ROOT = Path(__file__).parents[2]
+
+PROGRAM = """
+import sys
+import penstock, penstock.spark
+
+if __name__ == "__main__":
+    with penstock.open(sys.argv[1]) as ps:
+        ps.create_queue("orders").enqueue(b"x")
+        spark = penstock.spark.session(master="local[1]", **{"spark.driver.memory": "1g"})
+        df = spark.read.format("penstock").load(sys.argv[1], table="messages")
+        java = spark.sparkContext._jvm.System.getProperty("java.version")
+        address = spark.conf.get("spark.driver.host")
+        print(df.count(), java.split(".")[0], address)
+"""
+
+
+def test_what_must_be_set_is_set(spark: SparkSession) -> None:
+    for key, value in (NEEDED | DEFAULTS).items():
+        assert spark.conf.get(key) == value, key
+    assert spark.conf.get("spark.driver.host") == "127.0.0.1"
+    assert spark.sparkContext.uiWebUrl is None
+
+
+@pytest.mark.parametrize(
+    ("master", "parts"),
+    [("local", 16), ("local[2]", 16), ("local[8,4]", 32), ("local[999]", 200)],
+)
+def test_a_local_master_cuts_work_into_as_many_parts_as_its_cores_can_use(master: str, parts: int) -> None:
+    assert _of_local(master)["spark.sql.shuffle.partitions"] == str(parts)
+    every = int(_of_local("local[*]")["spark.sql.shuffle.partitions"])
+    assert every == min(200, max(16, 4 * (os.cpu_count() or 1)))
+
+
+def test_what_the_user_sets_counts(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+
+
+def test_what_spark_puts_on_disk_cannot_be_read_there(spark: SparkSession) -> None:
+    secret = "for nobody else's eyes"
+    # Spark deletes what earlier queries left whenever it likes: only what this one writes is looked at.
+    before = _on_disk(spark)
+    kept = spark.range(100).selectExpr("id", f'concat("{secret} ", id) AS text')
+    kept = kept.repartition(2, "text").persist(StorageLevel.DISK_ONLY)
+    assert kept.count() == 100
+    files = _on_disk(spark) - before
+    assert files
+    assert not [file for file in files if secret.encode() in file.read_bytes()]
+    kept.unpersist()
+
+
+def _on_disk(spark: SparkSession) -> set[Path]:
+    return {file for file in Path(spark.conf.get("spark.local.dir") or "").rglob("*") if file.is_file()}
+
+
+def test_the_session_that_runs_is_given_again(spark: SparkSession) -> None:
+    assert penstock.spark.session() is spark or penstock.spark.session().sparkContext is spark.sparkContext
+
+
+def test_a_session_that_runs_keeps_what_its_user_has_set(spark: SparkSession) -> None:
+    mine = {
+        "spark.sql.session.timeZone": "Europe/Berlin",
+        "spark.sql.execution.arrow.pyspark.enabled": "false",
+    }
+    before = {key: str(spark.conf.get(key)) for key in mine}
+    try:
+        for key, value in mine.items():
+            spark.conf.set(key, value)
+        again = penstock.spark.session()
+        assert {key: again.conf.get(key) for key in mine} == mine
+        assert again.conf.get("spark.sql.python.filterPushdown.enabled") == "true"
+    finally:
+        for key, value in before.items():
+            spark.conf.set(key, value)
+
+
+SUBMITTED = """
+import penstock.spark
+
+spark = penstock.spark.session()
+keys = ("sql.session.timeZone", "app.name", "io.encryption.enabled")
+print(*(spark.conf.get(f"spark.{key}") for key in keys))
+"""
+
+
+@pytest.mark.soak
+def test_what_is_submitted_counts_and_the_rest_is_set(driver: None, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(SUBMITTED)
+    mine = ("--conf", "spark.sql.session.timeZone=Europe/Berlin", *quick.SUBMITTED)
+    command = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", *mine]
+    environment = {**os.environ, "JAVA_HOME": str(java_home(tmp_path)), "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        [*command, str(tmp_path / "program.py")],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["Europe/Berlin", "penstock", "true"]
+
+
+def test_a_session_that_runs_with_what_does_not_do_is_refused(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(NEEDED, "spark.speculation", "true")
+
+    with pytest.raises(
+        InvalidConfig, match=r"the Spark session that runs has spark\.speculation=false; stop it"
+    ):
+        penstock.spark.session()
+
+
+@pytest.mark.parametrize(
+    ("conf", "says"),
+    [
+        ({"driver.memory": "1g"}, "Spark has no setting 'driver.memory': all their names start with spark."),
+        ({"spark.speculation": True}, "spark.speculation must be false for Penstock, not 'true'"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused(conf: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidConfig, match=says):
+        penstock.spark.session(**conf)
+
+
+@pytest.mark.parametrize("package", ["pyspark", "pyarrow", "pandas"])
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+
+    with pytest.raises(BackendNotInstalled) as refused:
+        penstock.spark.session()
+
+    assert str(refused.value) == f"{package} is not installed; pip install 'penstock[spark]'"
+
+
+def without_java(folder: Path) -> dict[str, str]:
+    """An environment in which no Java is found; the rest of what shells need is there."""
+    tools = folder / "tools"
+    tools.mkdir()
+    for place in os.environ["PATH"].split(os.pathsep):
+        for program in Path(place).iterdir() if Path(place).is_dir() else ():
+            if not program.name.startswith("java") and not (tools / program.name).exists():
+                (tools / program.name).symlink_to(program)
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"}
+    return environment | {"PATH": str(tools)}
+
+
+@pytest.mark.usefixtures("driver")
+@pytest.mark.soak
+def test_without_a_java_the_packaged_one_runs_and_nothing_is_printed(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+
+    run = subprocess.run(
+        [sys.executable, program, tmp_path / "store"],
+        env=without_java(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+    assert (run.stderr, run.stdout) == ("", "1 21 127.0.0.1\n")
+
+
+def test_spark_does_not_load_with_the_rest() -> None:
+    code = "import sys, penstock, penstock.cli.main; print([m for m in sys.modules if m.split('.')[0] in "
+    code += "('pyspark', 'pyarrow', 'pandas', 'numpy')])"
+
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert run.stdout == "[]\n"
