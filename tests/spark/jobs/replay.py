@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -12,6 +12,8 @@ from penstock.spark.jobs.states import NOBODY_ID
 from tests.spark.jobs.stored import Row
 
 FAILED = ("nacked", "released", "dead", "dropped")
+#: Queue and priority.
+Line = tuple[str, int]
 _WAITING_AFTER = ("enqueued", "updated", "nacked", "released", "redriven")
 
 
@@ -84,33 +86,39 @@ class Replay:
         return max(ready, default=0)
 
     def shares(self, buckets: Buckets, keys: dict[str, tuple[str, int, int]]) -> dict[str, tuple[int, float]]:
-        """What each key got while it shared, and what was due; `keys`: id -> key, weight, priority."""
-        present: dict[int, set[tuple[str, int, str]]] = defaultdict(set)
-        weights: dict[str, int] = {}
-        for wait in self.waits:
-            key, weight, priority = keys[wait.message_id]
-            weights[key] = weight
-            for edge in range(buckets.count + 1):
-                at_ns = buckets.edge_ns(edge)
-                if wait.visible_ns <= at_ns and (wait.left_ns is None or wait.left_ns > at_ns):
-                    present[edge].add((wait.queue, priority, key))
+        """What each key got while one went short, and what was due; `keys`: id -> key, weight, priority."""
+        weights = {key: weight for key, weight, _ in keys.values()}
         found: dict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
         for piece in range(buckets.count):
-            both = present[piece] & present[piece + 1]
-            for line in {(queue, priority) for queue, priority, _ in both}:
-                sharing = [key for queue, priority, key in both if (queue, priority) == line]
-                if len(sharing) < 2:
-                    continue
-                got = dict.fromkeys(sharing, 0)
-                for lease in self.leases:
-                    key, _, priority = keys[lease.message_id]
-                    inside = buckets.edge_ns(piece) <= lease.visible_ns < buckets.edge_ns(piece + 1)
-                    if inside and (lease.queue, priority) == line and key in got:
-                        got[key] += 1
-                for key in sharing:
-                    due = sum(got.values()) * weights[key] / sum(weights[one] for one in sharing)
-                    found[key] = (found[key][0] + got[key], found[key][1] + due)
+            begin_ns, end_ns = buckets.edge_ns(piece), buckets.edge_ns(piece + 1)
+            got: dict[Line, Counter[str]] = defaultdict(Counter)
+            missed: dict[Line, Counter[str]] = defaultdict(Counter)
+            for lease in self.leases:
+                key, _, priority = keys[lease.message_id]
+                if begin_ns <= lease.visible_ns < end_ns:
+                    got[lease.queue, priority][key] += 1
+            for wait in self.waits:
+                key, _, priority = keys[wait.message_id]
+                if wait.visible_ns <= begin_ns and (wait.left_ns is None or wait.left_ns > end_ns):
+                    missed[wait.queue, priority][key] += 1
+            for line in set(got) & set(missed):
+                asked = got[line] + missed[line]
+                if len(asked) > 1:
+                    for key, due in _shared_out(got[line].total(), asked, weights).items():
+                        found[key] = (found[key][0] + got[line][key], found[key][1] + due)
         return dict(found)
+
+
+def _shared_out(total: float, asked: Counter[str], weights: dict[str, int]) -> dict[str, float]:
+    """By weight, and to none more than it asked for: who is content leaves, the others share what is left."""
+    due: dict[str, float] = {}
+    while open_ := [key for key in asked if key not in due]:
+        level = (total - sum(due.values())) / sum(weights[key] for key in open_)
+        content = [key for key in open_ if asked[key] <= level * weights[key]]
+        due |= {key: float(asked[key]) for key in content}
+        if not content:
+            due |= {key: level * weights[key] for key in open_}
+    return due
 
 
 def percentile(values: Sequence[int], part: float) -> int | None:

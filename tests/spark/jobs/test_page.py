@@ -24,6 +24,8 @@ from penstock.spark.jobs.reporting.readings import READINGS
 
 NOON_NS = 1_794_830_400 * NS_PER_S
 SPANS = Spans(0.5, 2.0, 61.0)
+#: Of 9 deliveries, what was due.
+KEYS = (("content", 9.0), ("greedy", 5.0))
 HOSTILE = (
     "</title><script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
@@ -120,7 +122,7 @@ def full(names: tuple[str, ...] = ("emails", "orders"), count: int = 60) -> Fact
             ReasonRow(names[0], "released", "", 2, NOON_NS),
         ),
         deaths=tuple(ReasonRow(name, "dead", name, 3, NOON_NS) for name in names),
-        shares=tuple(ShareRow(name, 4, name, 2.0, 10, 9.5, 0.6, 0.55) for name in names),
+        shares=tuple(ShareRow(name, 4, name, 2.0, 10, 9.5, 0.6, 0.55, 60.0) for name in names),
         slowest=tuple(KeyRow(name, name, 10, SPANS, SPANS) for name in names),
     )
 
@@ -189,6 +191,13 @@ def test_no_keys_no_failures_no_deaths_are_said() -> None:
     text = "".join(Seen(page(facts)).text)
     for said in ("Fairness keys are not known", "No message died", "No delivery was made"):
         assert said in text
+
+
+def test_a_key_that_asked_for_no_more_is_said_to_have_got_it_all() -> None:
+    """One that was never short because it got more than was due is not."""
+    content, greedy = (ShareRow("q", 4, key, 1.0, 9, due, 0.5, due / 18, 0.0) for key, due in KEYS)
+    assert ">all it asked for<" in page(msgspec.structs.replace(full(), shares=(content,)))
+    assert ">all it asked for<" not in page(msgspec.structs.replace(full(), shares=(greedy,)))
 
 
 def test_what_is_not_known_is_said() -> None:

@@ -136,7 +136,7 @@ def test_attempts_and_reasons(facts: Facts, day: tuple[Stored, int]) -> None:
     assert "TimeoutError: smtp.example did not answer" in told, "of a traceback, its last line"
 
 
-def test_shares_are_those_of_keys_that_waited_together(
+def test_shares_are_those_of_pieces_in_which_a_key_went_short(
     facts: Facts, replay: Replay, day: tuple[Stored, int]
 ) -> None:
     bodies = day[0]["bodies"].to_pylist()

@@ -200,6 +200,7 @@ def _shares(known: DataFrame, time: Buckets) -> tuple[ShareRow, ...]:
             row.due,
             row.share,
             row.due_share,
+            row.short * time.width_s,
         )
         for row in rows
     )

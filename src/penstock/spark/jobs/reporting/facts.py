@@ -69,7 +69,11 @@ class ReasonRow(msgspec.Struct, frozen=True):
 
 
 class ShareRow(msgspec.Struct, frozen=True):
-    """What a fairness key was delivered while it and others waited, and what its weight made due."""
+    """What a fairness key was delivered while it or others went short, and what its weight made due.
+
+    `short_s`: for how long it had messages that waited from end to end of a piece of time; 0: it was given
+    all that it asked for.
+    """
 
     queue: str
     priority: int
@@ -79,6 +83,7 @@ class ShareRow(msgspec.Struct, frozen=True):
     due: float
     share: float
     due_share: float
+    short_s: float
 
 
 class KeyRow(msgspec.Struct, frozen=True):

@@ -46,10 +46,12 @@ READINGS = {
     ),
     "fairness": Reading(
         "Fair shares",
-        "What each fairness key was delivered while it and others of its queue and priority had work "
-        "waiting, against what its weight made due. The bar is what it got, the mark is what was due: "
-        "they should meet. Throttles and limits per key hold a key below its mark, and lift the others. So "
-        "does having little to do: a key that is served as fast as its work comes in asks for no more.",
+        "What each fairness key was delivered while keys of its queue and priority went short, against "
+        "what its weight made due. A key is short in a point of time if a message of it waited from its "
+        "beginning to its end. What was delivered meanwhile is due to the keys by weight, and to none more "
+        "than it asked for: what one leaves over is due to the others. The bar is what it got, the mark is "
+        "what was due: they should meet. A key that was never short got all it asked for, however little. "
+        "Throttles, limits per key and fifo hold a key below its mark, and lift the others.",
     ),
     "retries": Reading(
         "Retries",

@@ -10,6 +10,8 @@ from penstock.spark.jobs.reporting.markup import Column, bar, named, nothing, ta
 
 COMMON_KEY = "(the common key)"
 NO_REASON = "(no reason given)"
+#: Sums of shares are not exact to the last digit.
+_ROUNDING = 1e-6
 _NO_BODIES = (
     "Fairness keys are not known: they are part of a message's body, and the bodies of messages that are "
     "done are gone. Report from an archive (penstock pipeline archive), or keep messages with retention_s."
@@ -47,7 +49,10 @@ def fairness(facts: Facts) -> str:
     if not facts.deliveries_with_key:
         return nothing(_NO_BODIES)
     if not facts.shares:
-        return _coverage(facts) + nothing("No two keys of a queue had work waiting at the same time.")
+        return _coverage(facts) + nothing(
+            "No key had to share: none had a message that waited through a whole point of time while other "
+            "keys of its queue and priority were delivered."
+        )
     # One scale for all bars, so that they can be compared.
     most = max(max(row.share, row.due_share) for row in facts.shares)
     columns: list[Column[ShareRow]] = [
@@ -58,13 +63,20 @@ def fairness(facts: Facts) -> str:
             "weight",
             lambda row: f"{row.weight:g}" if row.weight == round(row.weight) else f"{row.weight:.1f}",
         ),
+        Column("short for", lambda row: span(row.short_s or None)),
         Column("delivered", lambda row: amount(row.delivered)),
         Column("due", lambda row: amount(row.due)),
         Column("share", lambda row: f"{100 * row.share:.1f} %"),
         Column("due share", lambda row: f"{100 * row.due_share:.1f} %"),
-        Column("", lambda row: bar(row.share / most, row.due_share / most), is_number=False),
+        Column("", lambda row: bar(row.share / most, row.due_share / most) + _content(row), is_number=False),
     ]
     return _coverage(facts) + table(facts.shares, columns)
+
+
+def _content(row: ShareRow) -> str:
+    """Said of a key that asked for no more. One that got more than was due has its numbers to say so."""
+    satisfied = not row.short_s and row.delivered <= row.due * (1 + _ROUNDING)
+    return ' <span class="faint">all it asked for</span>' if satisfied else ""
 
 
 def _coverage(facts: Facts) -> str:
