@@ -104,3 +104,16 @@ def test_a_loss_ends_the_query_and_says_what_is_gone(
     assert "DataLost: queue 'mails', which was read up to 5, does not exist any more" in str(failed.value)
     stream.run(failOnDataLoss="false")
     assert sorted(stream.seen) == ALL
+
+
+@pytest.mark.parametrize("trigger", [{"availableNow": True}, {"processingTime": "1 second"}], ids=str)
+def test_what_cannot_be_streamed_is_refused_with_the_reason_at_the_end_of_the_traceback(
+    spark: SparkSession, ps: Penstock, tmp_path: Path, trigger: dict[str, Any]
+) -> None:
+    """Where Spark is left without a reader it adds an error of its own, which hides the reason."""
+    with pytest.raises(StreamingQueryException) as failed:
+        Stream(spark, ps, tmp_path).start(trigger, table="messages").awaitTermination()
+
+    traceback = str(failed.value).partition("SQLSTATE")[0].strip().splitlines()
+    assert traceback[-1].endswith("InvalidConfig: option table is 'messages'; a stream reads events")
+    assert "another exception" not in str(failed.value)

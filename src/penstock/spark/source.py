@@ -13,6 +13,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.errors import PenstockError
 from penstock.spark.options import parsed
 from penstock.spark.schema import spark_schema
 
@@ -40,9 +41,12 @@ class PenstockSource(DataSource):
         return (FilteringReader if options.push_filters else PenstockReader)(options, schema, self._moment)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  (Spark's name)
-        from penstock.spark.stream import JournalStream
+        from penstock.spark.stream import JournalStream, RefusedStream
 
-        return JournalStream(parsed(self.options, "stream"), schema)
+        try:
+            return JournalStream(parsed(self.options, "stream"), schema)
+        except PenstockError as error:
+            return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from penstock.spark import write, write_options

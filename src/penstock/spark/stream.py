@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -165,6 +165,27 @@ class JournalStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if loss not in self._told:
             self._told.add(loss)
             log.warning("data loss: %s", loss)
+
+
+class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """One that cannot be, and says why at whatever it is first asked for.
+
+    Spark does not tell when a source is loaded whether it is for a stream, and when the query is started it
+    takes a reader for granted: it would show an error of its own below the reason why there is none.
+    """
+
+    def __init__(self, error: PenstockError) -> None:
+        self._error = error
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise self._error
+
+    # Spark's names, and never what they would give.
+    initialOffset = latestOffset = partitions = read = _refuse  # type: ignore[assignment]  # noqa: N815
+    getDefaultReadLimit = prepareForTriggerAvailableNow = _refuse  # noqa: N815
+
+    def stop(self) -> None:
+        """There is nothing to let go."""
 
 
 def _extents(reader: BulkReader, names: list[str]) -> dict[str, Extent]:
