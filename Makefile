@@ -9,10 +9,10 @@ ARGS  ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test soak demo bench format lock clean
+.PHONY: help setup check test soak demo bench bench-spark format lock clean
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/ready ## Create .venv with the locked packages and this one, editable
 
@@ -34,6 +34,10 @@ demo: $(VENV)/ready ## Show what Penstock does
 bench: $(VENV)/ready ## Measure the embedded store
 	$(PY) benchmarks/core.py $(ARGS)
 	$(PY) benchmarks/flat.py
+
+bench-spark: $(VENV)/ready ## Measure Spark on a store, against Parquet and against a sink that discards
+	$(PY) -m benchmarks.spark $(ARGS)
+	$(PY) -m benchmarks.spark_write $(ARGS)
 
 format: $(VENV)/ready ## Format, and fix what the linter can fix
 	$(PY) -m ruff check --fix $(TREES)

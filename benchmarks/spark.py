@@ -2,9 +2,10 @@
 
 A queue of waiting messages, and a queue whose messages were enqueued, leased and acked. Each table is read
 into Spark's sink that throws everything away, and so are its rows from Parquet, by turns; a figure is the
-median of the rounds. Every read is loaded anew: taking a snapshot and planning are part of it.
+median of the rounds. Every read is loaded anew: taking a snapshot and planning are part of it. With several
+numbers of rows, each has a store and a session of its own: the memory of readers should not grow with them.
 
-    python -m benchmarks.spark [--rows 2000000] [--rounds 5] [--json results.json]
+    python -m benchmarks.spark [--rows 200000 2000000] [--rounds 5] [--json results.json]
 """
 
 from __future__ import annotations
@@ -35,8 +36,13 @@ HEADERS = {"type": "order"}
 
 
 def fill(ps: Penstock, rows: int) -> None:
-    """`rows` messages that wait, and `rows` events, of thirds that were enqueued, leased and acked."""
-    waiting, done = ps.create_queue("waiting"), ps.create_queue("done")
+    """`rows` messages that wait, and `rows` events, of thirds that were enqueued, leased and acked.
+
+    And `few` of both, by which everything gets warm. A part of many would do too, but for its end: a worker
+    whose rows nobody takes any more waits to hand over the next, and complains of a broken pipe at last.
+    """
+    waiting, done, few = (ps.create_queue(name) for name in ("waiting", "done", "few"))
+    few.enqueue_many([NewMessage(PAYLOAD, HEADERS) for _ in range(BATCH)])
     for _ in range(rows // BATCH):
         waiting.enqueue_many([NewMessage(PAYLOAD, HEADERS, f"tenant-{n % 50}") for n in range(BATCH)])
     for _ in range(rows // 3 // BATCH):
@@ -132,17 +138,30 @@ def compare(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--rows", type=int, nargs="+", default=[2_000_000])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--master", default=f"local[{os.cpu_count()}]")
     parser.add_argument("--folder", type=Path, help="where to put store and files; else a temporary folder")
     parser.add_argument("--json", type=Path, help="write the results there too")
     args = parser.parse_args()
     print(machine())
-    with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        results = measure(Path(folder), args.rows, args.rounds, args.master)
+    results = []
+    for rows in args.rows:
+        with tempfile.TemporaryDirectory(dir=args.folder) as folder:
+            results.append(measure(Path(folder), rows, args.rounds, args.master))
+    if len(results) > 1:
+        print_memory(results)
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))
+
+
+def print_memory(results: list[dict[str, Any]]) -> None:
+    """The largest worker by table, from fewest rows to most."""
+    print("\n| largest Python worker | " + " | ".join(f"{one['rows']:,} rows" for one in results) + " |")
+    print("| --- |" + " ---: |" * len(results))
+    for name in results[0]["tables"]:
+        sizes = (f"{one['tables'][name]['largest_worker_mib']} MiB" for one in results)
+        print(f"| {name} | " + " | ".join(sizes) + " |")
 
 
 def measure(folder: Path, rows: int, rounds: int, master: str) -> dict[str, Any]:
@@ -158,7 +177,7 @@ def measure(folder: Path, rows: int, rounds: int, master: str) -> dict[str, Any]
             "messages": ("waiting", {}, rows // BATCH * BATCH),
             "messages without payload": ("waiting", {"columns": HEADER_COLUMNS}, rows // BATCH * BATCH),
         }
-        results: dict[str, Any] = {"machine": machine(), "master": master, "tables": {}}
+        results: dict[str, Any] = {"machine": machine(), "master": master, "rows": rows, "tables": {}}
         print("\n| table | rows/s | Parquet rows/s | of Parquet | largest Python worker |")
         print("| --- | ---: | ---: | ---: | ---: |")
         for name, (queue, options, count) in tables.items():
@@ -167,7 +186,7 @@ def measure(folder: Path, rows: int, rounds: int, master: str) -> dict[str, Any]
                 reader = spark.read.format("penstock").options(url=store, table=table, queue=queue, **more)
                 return reader.load()
 
-            load(queue="done" if queue == "waiting" else "waiting").limit(1).collect()  # Everything is warm.
+            discard(load(queue="few"))  # Everything is warm.
             found = compare(spark, load, folder / name.replace(" ", "-"), rounds, count)
             results["tables"][name] = found
             rates = f"{found['rows_per_s']:,} | {found['parquet_rows_per_s']:,} | {found['of_parquet']}"
