@@ -13,7 +13,7 @@ from penstock.cli.exits import Exit
 from penstock.cli.options import Every, Follow
 from penstock.cli.rows import row
 from penstock.cli.session import Session
-from penstock.cli.spark import Master, Queues, started, store_of, working
+from penstock.cli.spark import Master, Queues, archive_of, installed, started, store_of, working
 
 Folder = Annotated[str, typer.Argument(metavar="FOLDER", help="The archive.", show_default=False)]
 
@@ -43,9 +43,9 @@ def archive(
     The folder is made if it is not there. A required cursor keeps what is not archived yet, and lets go of it
     when the files are on disk. Killed at any moment, the next run goes on. Exit code 1: nothing was new.
     """
-    store = store_of(session, queues)
-    spark = started(master)
-    from penstock.spark.archive.moment import ArchiveOptions
+    installed()
+    from penstock.spark.archive.log import ArchiveLog
+    from penstock.spark.archive.moment import ArchiveOptions, check_before
     from penstock.spark.jobs import archive as job
 
     options = ArchiveOptions(
@@ -55,6 +55,8 @@ def archive(
         accept_gaps=accept_gaps,
         unencrypted=unencrypted,
     )
+    store = store_of(session, queues, lambda ps: check_before(ps, ArchiveLog(folder), options))
+    spark = started(master, store)
     with working(spark, "archive") as watch:
         if follow:
             done = job.follow(spark, store, folder, options, watch, every_s=every, stop=_ended())
@@ -109,11 +111,10 @@ def compact(
 
     Others may read and archive meanwhile. Exit code 1: there was nothing to merge or delete.
     """
-    from penstock.cli.spark import archive_of
-
-    archive_of(folder)
-    spark = started(master)
+    installed()
     from penstock.spark.jobs import compact as job
+
+    spark = started(master, archive_of(folder))
 
     with working(spark, "compact") as watch:
         done = job.compact(spark, folder, target_bytes=target, keep_s=keep, told=watch)

@@ -11,7 +11,17 @@ from penstock.cli.columns import field
 from penstock.cli.exits import Exit
 from penstock.cli.rows import row
 from penstock.cli.session import Session
-from penstock.cli.spark import Archive, Master, Queues, absolute, started, store_of, working
+from penstock.cli.spark import (
+    Archive,
+    Master,
+    Queues,
+    absolute,
+    archive_of,
+    installed,
+    started,
+    store_of,
+    working,
+)
 from penstock.cli.tables import Column
 
 if TYPE_CHECKING:
@@ -51,12 +61,15 @@ def audit(
     out = None if out is None else absolute(out)
     if out is not None and Path(out).exists():
         raise typer.BadParameter(f"--out: {out} exists already; name a folder that does not")
-    store = store_of(session, queues) if archive is None or against_store else None
-    spark = started(master)
+    installed()
     from penstock.spark.jobs.auditing.run import Wanted, run
 
-    with working(spark, "audit"):
-        found = run(spark, Wanted(store, archive, queues, limit, out))
+    if archive is not None:
+        archive_of(archive, queues)
+    store = store_of(session, queues) if archive is None or against_store else None
+    spark = started(master, store, archive)
+    with working(spark, "audit") as watch:
+        found = run(spark, Wanted(store, archive, queues, limit, out), watch)
     if session.out.as_json:
         session.out.object({"ok": found.ok, **row(found)})
     else:

@@ -11,7 +11,7 @@ from penstock.cli.columns import field
 from penstock.cli.exits import Exit
 from penstock.cli.rows import row
 from penstock.cli.session import Session
-from penstock.cli.spark import Master, Queues, archive_of, started, store_of, working
+from penstock.cli.spark import Master, Queues, archive_of, installed, started, store_of, target_of, working
 from penstock.cli.tables import Column
 from penstock.message import STORED_STATES
 
@@ -58,15 +58,15 @@ def rebuild(
     not be brought back, for their bodies were never archived.
     """
     _check_seq(queues, until_seq)
-    archive_of(archive)
-    spark = started(master)
+    installed()
     from penstock.spark.jobs import rebuild as job
     from penstock.spark.jobs.history import Until
-    from penstock.spark.store import Store
 
+    target = target_of(into)
+    spark = started(master, archive_of(archive, queues))
     wanted = None if queues is None else tuple(queues)
     with working(spark, "rebuild") as watch:
-        done = job.rebuild(spark, archive, Store(into), wanted, Until(until_seq, until), watch)
+        done = job.rebuild(spark, archive, target, wanted, Until(until_seq, until), watch)
     if session.out.as_json:
         session.out.object(row(done))
     if done.again:
@@ -103,19 +103,19 @@ def copy(
     Messages that are leased are ready in the copy. Those that the copy has are left alone: killed, the same
     command goes on. Exit code 4: with --verify, they differ.
     """
-    store = store_of(session, queues)
-    spark = started(master)
+    installed()
     from penstock.spark.jobs import copy as job
     from penstock.spark.jobs import verify as verifying
     from penstock.spark.jobs.sides import Side
-    from penstock.spark.store import Store
 
+    store, target = store_of(session, queues), target_of(into)
+    spark = started(master, store)
     wanted = None if queues is None else tuple(queues)
     with working(spark, "copy") as watch:
-        done = job.copy(spark, store, Store(into), wanted, watch, unencrypted=unencrypted)
+        done = job.copy(spark, store, target, wanted, watch, unencrypted=unencrypted)
         found = None
         if verify_too:
-            left, right = Side(place=store.url, store=store), Side(place=into, store=Store(into))
+            left, right = Side(place=store.url, store=store), Side(place=into, store=target)
             found = verifying.verify(spark, left, right, wanted)
     if session.out.as_json:
         session.out.object({**row(done), **({} if found is None else {"same": found.same})})
@@ -142,14 +142,18 @@ def verify(
     --until is for LEFT, which then is an archive. A leased message counts as ready. Exit code 4: they differ.
     """
     _check_seq(queues, until_seq)
-    spark = started(master)
+    installed()
     from penstock.spark.jobs import verify as job
     from penstock.spark.jobs.history import Until
-    from penstock.spark.jobs.sides import side
+    from penstock.spark.jobs.sides import check_there, side
 
     wanted = None if queues is None else tuple(queues)
+    sides = side(left, Until(until_seq, until)), side(right)
+    for one in sides:
+        check_there(one, wanted)
+    spark = started(master, *(one.store or one.place for one in sides))
     with working(spark, "verify"):
-        found = job.verify(spark, side(left, Until(until_seq, until)), side(right), wanted)
+        found = job.verify(spark, *sides, wanted)
     if session.out.as_json:
         session.out.object({"same": found.same, **row(found)})
     return _told(session, found)

@@ -10,7 +10,7 @@ import typer
 from penstock.cli.exits import Exit
 from penstock.cli.options import Since, Until
 from penstock.cli.session import Session
-from penstock.cli.spark import Archive, Master, Queues, started, store_of, working
+from penstock.cli.spark import Archive, Master, Queues, archive_of, installed, started, store_of, working
 
 DEFAULT_FILE = Path("penstock-report.html")
 
@@ -39,10 +39,14 @@ def report(
         raise typer.BadParameter("FILE is the page, such as report.html; the tables go beside it as .json")
     if since is not None and until is not None and since >= until:
         raise typer.BadParameter("--since is not before --until: there is no time between them")
-    store = store_of(session, queues) if archive is None else None
-    spark = started(master)
-    from penstock.spark.jobs.reporting.run import Wanted, run, write
+    installed()
+    from penstock.spark.jobs.reporting.run import Wanted, check_place, run, write
 
+    check_place(file)
+    if archive is not None:
+        archive_of(archive, queues)
+    store = store_of(session, queues) if archive is None else None
+    spark = started(master, store, archive)
     with working(spark, "report") as watch:
         facts = run(spark, Wanted(store, archive, queues, since, until), watch)
     tables = write(facts, file)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,11 +12,12 @@ import typer
 from penstock.cli.options import queue_names
 from penstock.cli.progress import Bar, waiting
 from penstock.cli.session import Session
-from penstock.errors import InvalidConfig
+from penstock.errors import InvalidConfig, QueueNotFound
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock import Penstock
     from penstock.spark.jobs.watch import Watch
     from penstock.spark.store import Store
 
@@ -40,12 +41,41 @@ Archive = Annotated[
 ]
 
 
-def started(master: str | None) -> SparkSession:
-    """The session that runs, or a new one, which takes some seconds."""
-    from penstock.spark import session
+#: Of files in stores and archives: a million events or so, compressed.
+LITTLE_BYTES = 64 * 1024 * 1024
 
-    with waiting("starting Spark"):
-        return session(master=master)
+
+def installed() -> None:
+    """Refuse by the name of what is missing, first of all: what checks the rest may need it."""
+    from penstock.spark.session import check_installed
+
+    check_installed()
+
+
+def started(master: str | None, *places: Store | str | None) -> SparkSession:
+    """The session that runs, or a new one, which takes some seconds; fewer where the places hold little."""
+    from penstock.spark import session
+    from penstock.spark.session import QUICK, is_running
+
+    conf = QUICK if master is None and not is_running() and _is_little(places) else {}
+    with waiting("starting Spark, which takes some seconds"):
+        return session(master=master, **conf)
+
+
+def _is_little(places: Sequence[Store | str | None]) -> bool:
+    """By the size of their files; what cannot be looked at here is taken for much."""
+    total_bytes = 0
+    for place in places:
+        path = place if place is None or isinstance(place, str) else place.standing().path
+        if place is not None and (path is None or "://" in path):
+            return False
+        for folder, _, names in os.walk(path or ""):
+            for name in names:
+                with suppress(OSError):  # Merged away just now.
+                    total_bytes += os.stat(os.path.join(folder, name)).st_size
+                if total_bytes > LITTLE_BYTES:
+                    return False
+    return True
 
 
 @contextmanager
@@ -58,22 +88,40 @@ def working(spark: SparkSession, what: str) -> Iterator[Watch]:
         yield watch
 
 
-def store_of(session: Session, queues: Sequence[str] | None) -> Store:
+def store_of(
+    session: Session, queues: Sequence[str] | None, check: Callable[[Penstock], None] = lambda _: None
+) -> Store:
     """The store, which is there and has these queues: found out before Spark takes its time to start."""
     from penstock.spark.store import Store
 
     with session.open(declare=False) as ps:
         for name in queues or ():
             ps.queue(name)
+        check(ps)
     return Store(str(session.target))
 
 
-def archive_of(folder: str) -> None:
-    """Refuse a folder without an archive, before Spark takes its time to start."""
+def archive_of(folder: str, queues: Sequence[str] | None = None) -> str:
+    """Refuse a folder without an archive, or without one of these queues, before Spark takes its time."""
     from penstock.spark.archive.log import ArchiveLog
 
-    if not ArchiveLog(folder).exists():
+    log = ArchiveLog(folder)
+    if not log.exists():
         raise InvalidConfig(f"there is no archive in {folder}; make one: penstock pipeline archive {folder}")
+    known = log.read().queues
+    for name in queues or ():
+        if name not in known:
+            raise QueueNotFound(name)
+    return folder
+
+
+def target_of(place: str) -> Store:
+    """A store that need not be there yet; what cannot be one is refused."""
+    from penstock.spark.store import Store
+
+    store = Store(place)
+    store.check()
+    return store
 
 
 def absolute(place: str) -> str:

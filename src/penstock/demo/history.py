@@ -13,8 +13,6 @@ from penstock.demo.shops import DEAD_LETTERS, QUEUE
 
 #: What `penstock pipeline archive` calls it too.
 CURSOR = "archive"
-#: Java's second compiler takes longer to make code fast than a demonstration runs.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1"
 
 
 class History(NamedTuple):
@@ -33,7 +31,9 @@ def keep(ps: Penstock) -> None:
 
 def examine(folder: Path, console: Console) -> History:
     """Archive the store in `folder`, audit both, and write the report beside them."""
-    import penstock.spark
+    from penstock.spark.session import QUICK, check_installed, session
+
+    check_installed()
     from penstock.spark.jobs.archive import archive
     from penstock.spark.jobs.auditing import run as auditing
     from penstock.spark.jobs.reporting import run as reporting
@@ -42,7 +42,7 @@ def examine(folder: Path, console: Console) -> History:
     store, archived = Store(str(folder / "store")), str(folder / "archive")
     with progress_bar(console) as bars:
         steps = bars.add_task("history", total=4)
-        spark = penstock.spark.session("penstock-demo", **{"spark.driver.extraJavaOptions": QUICK_JAVA})
+        spark = session("penstock-demo", **QUICK)
         try:
             bars.advance(steps)
             done = archive(spark, store, archived)

@@ -38,6 +38,13 @@ DEFAULTS = {
 #: Of a local master: so many parts are enough for its cores, and do not cost more than what is in them.
 PARTS_PER_CORE = 4
 FEWEST_PARTS, MOST_PARTS = 16, 200
+#: For little to do on one machine, where most of the time goes into starting. Java's second compiler takes
+#: longer to make code fast than such a job runs; without it Java has a fifth of the room for compiled code,
+#: of which Spark then needs more, and dies. And each part of what is grouped costs more than what is in it.
+QUICK = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
+    "spark.sql.shuffle.partitions": "4",
+}
 LOOPBACK = "127.0.0.1"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
@@ -66,10 +73,8 @@ def session(app_name: str = "penstock", master: str | None = None, **conf: objec
     `session(**{"spark.driver.memory": "4g", "spark.ui.enabled": True})`.
     """
     given = _checked(conf)
-    _check_installed()
-    from pyspark import SparkContext
-
-    fresh = SparkContext._active_spark_context is None
+    check_installed()
+    fresh = not is_running()
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if master is None and not submitted:
         master = given.get("spark.master", "local[*]")
@@ -83,6 +88,12 @@ def session(app_name: str = "penstock", master: str | None = None, **conf: objec
     if fresh and not is_local(str(spark.sparkContext.master)):
         check_workers(spark)
     return spark
+
+
+def is_running() -> bool:
+    from pyspark import SparkContext
+
+    return SparkContext._active_spark_context is not None
 
 
 def is_local(master: str) -> bool:
@@ -102,7 +113,8 @@ def _checked(conf: dict[str, object]) -> dict[str, str]:
     return given
 
 
-def _check_installed() -> None:
+def check_installed() -> None:
+    """Refuse by the name of what is missing; whatever imports Spark at its head comes after this."""
     for package in ("pyspark", "pyarrow", "pandas"):
         try:
             __import__(package)

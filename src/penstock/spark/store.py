@@ -13,7 +13,7 @@ import msgspec
 from penstock import config as configuration
 from penstock import penstock as facade
 from penstock.backends.bulk import BulkReader, Snapshot
-from penstock.backends.registry import missing_stores, open_reader, release_snapshot
+from penstock.backends.registry import check_config, missing_stores, open_reader, release_snapshot
 from penstock.config import Config, StorageSettings
 from penstock.errors import BackendUnavailable, InvalidConfig
 from penstock.keyring import configured_keys
@@ -63,6 +63,10 @@ class Store(msgspec.Struct, frozen=True):
         """The same, where it need not exist yet."""
         with facade.open(msgspec.structs.replace(self._config(), queues={})) as ps:
             yield ps
+
+    def check(self) -> None:
+        """Refuse what can be no store; nothing is opened or made."""
+        check_config(self._config())
 
     def standing(self) -> Standing:
         """Where it is, and whether what is put into it is encrypted, or would be if it were made now."""

@@ -355,7 +355,8 @@ def test_what_is_refused_leaves_no_snapshot(
     for options in (ArchiveOptions(names=("none",)), ArchiveOptions(pattern="(")):
         with pytest.raises((QueueNotFound, InvalidConfig)):
             archive(spark, Store(place(ps)), str(folder), options)
-    assert os.listdir(tmp_path / "store" / "snapshots") == []
+    assert list((tmp_path / "store").glob("snapshots/*")) == []
+    assert not folder.exists()
     with pytest.raises(InvalidConfig, match="not those of an archive"):
         archive(spark, Store(place(ps)), place(ps))
 

@@ -59,6 +59,14 @@ def test_a_queue_goes_through_all_of_them(spark: SparkSession, cli: Cli, tmp_pat
     assert cli(*args).out == "replay 'again' was done before: 1 messages; nothing was done now\n"
     assert cli("pipeline", "replay", "none", "orders", "--id", "x", "--json", code=1).object["enqueued"] == 0
 
+    with penstock.open(cli.store) as ps:
+        ps.sweep()  # What is archived need not be kept.
+    unknown = cli(
+        "pipeline", "replay", "live", "orders", "--kind", "acked", "--header", "type=no", code=1
+    ).err
+    assert "1 messages with such an event have no body any more" in unknown
+    assert "nobody knows, for those are gone with it" in unknown
+
     cli("pipeline", "archive", "archive")
     assert cli("pipeline", "compact", "archive").out.endswith("; 0 deleted\n")
     assert cli("pipeline", "compact", "archive", "--json", "--keep", "0").object["deleted"] > 0

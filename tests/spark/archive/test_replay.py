@@ -162,8 +162,9 @@ def test_a_store_replays_what_it_still_has(again: Callable[..., Replayed], ps: P
     ps.create_queue("gone").enqueue(b"9")
     ps.queue("gone").ack([one.receipt for one in ps.queue("gone").lease()])
     assert again("r", live=True, kinds=("acked",)).enqueued == 3
-    done = again("s", live=True, queue="gone", kinds=("acked",))
-    assert (done.enqueued, done.bodies_missing) == (0, 1)
+    for name, headers in (("s", {}), ("t", {"type": "none"})):
+        done = again(name, live=True, queue="gone", kinds=("acked",), headers=headers)
+        assert (done.enqueued, done.bodies_missing) == (0, 1), "headers are gone with the body"
 
 
 def test_the_last_body_of_a_replaced_message_counts(

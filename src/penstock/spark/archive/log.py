@@ -189,8 +189,13 @@ class ArchiveLog:
             "is not there yet"
         )
 
+    def known_identity(self) -> str | None:
+        """What tells this archive from others; None of one that is not begun yet."""
+        path = self._folder / "ID"
+        return path.read_text() if path.exists() else None
+
     def identity(self) -> str:
-        """What tells this archive from others: made before anything else of it."""
+        """The same, made before anything else of the archive."""
         path = self._folder / "ID"
         if not path.exists():
             self._put(path, uuid.uuid4().hex.encode())

@@ -12,10 +12,11 @@ import msgspec
 from penstock.backends.bulk import BulkReader, BulkRequest, Extent, Snapshot
 from penstock.backends.registry import release_snapshot
 from penstock.errors import BackendUnavailable, InvalidConfig, InvalidMessage
+from penstock.message import checked_name
 from penstock.penstock import Penstock
 from penstock.spark.archive.cursors import cursor_positions, move_cursors, open_cursors
 from penstock.spark.archive.lifetimes import Lifetimes, last_archived, lifetimes
-from penstock.spark.archive.log import ArchiveState, Position
+from penstock.spark.archive.log import ArchiveLog, ArchiveState, Position
 from penstock.spark.archive.ranges import Seen, Started, started, worlds_started
 from penstock.spark.store import KeySource, Store, opened
 
@@ -59,16 +60,32 @@ class Moment(NamedTuple):
     queue_rows: pyarrow.Table
     #: Queues that were archived and then deleted, and when; some were made anew since.
     gone: dict[str, int]
+    #: How the archive stood.
+    state: ArchiveState
+
+
+def check_before(ps: Penstock, log: ArchiveLog, options: ArchiveOptions) -> None:
+    """Refuse what cannot be archived into this folder, before anything is made in it."""
+    log.check_own()
+    _check_plain(ps, options)
+    _check_cursor(ps, options, log.known_identity())
+    for name in options.names or ():
+        ps.queue(name)
+    if options.pattern is not None:
+        try:
+            re.compile(options.pattern)
+        except re.error as error:
+            raise InvalidConfig(f"{options.pattern!r:.80} is not a regular expression: {error}") from None
 
 
 @contextmanager
-def moment_of(
-    store: Store, options: ArchiveOptions, state: ArchiveState, archive_id: str
-) -> Iterator[Moment]:
+def moment_of(store: Store, options: ArchiveOptions, log: ArchiveLog) -> Iterator[Moment]:
     """Cursors are there before the snapshot is: of what it shows, nothing that is needed goes."""
     with store.open() as ps:
-        _check_plain(ps, options)
-        _check_cursor(ps, options, archive_id)
+        check_before(ps, log, options)
+        state = log.read()
+        # What is refused has left no folder behind; and where none can be made, no cursors are left behind.
+        archive_id = log.identity()
         snapshot = _taken(ps, store, options)
         try:
             ps.state.put(MARK + options.cursor, archive_id.encode())
@@ -90,8 +107,12 @@ def _check_plain(ps: Penstock, options: ArchiveOptions) -> None:
         )
 
 
-def _check_cursor(ps: Penstock, options: ArchiveOptions, archive_id: str) -> None:
+def _check_cursor(ps: Penstock, options: ArchiveOptions, archive_id: str | None) -> None:
     """Two archives that move one cursor would let go of what the other has not read."""
+    try:
+        checked_name(options.cursor, "the name of a cursor")
+    except InvalidMessage as error:
+        raise InvalidConfig(str(error)) from None
     known = ps.state.get(MARK + options.cursor)
     if known is None or known.decode() == archive_id:
         return
@@ -124,11 +145,6 @@ def _taken(ps: Penstock, store: Store, options: ArchiveOptions) -> Snapshot:
 
 
 def _chosen(reader: BulkReader, options: ArchiveOptions) -> dict[str, Extent]:
-    if options.pattern is not None:
-        try:
-            re.compile(options.pattern)
-        except re.error as error:
-            raise InvalidConfig(f"{options.pattern!r:.80} is not a regular expression: {error}") from None
     return reader.plan(BulkRequest(table="events", names=options.names, pattern=options.pattern)).extents
 
 
@@ -155,6 +171,7 @@ def _looked_at(store: Store, snapshot: Snapshot, options: ArchiveOptions, state:
         world_positions=worlds_started(seen_worlds, state.worlds),
         queue_rows=settings,
         gone=_gone(state, set(there), begun, lives, snapshot.at_ns),
+        state=state,
     )
 
 

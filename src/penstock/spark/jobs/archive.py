@@ -69,10 +69,8 @@ def archive(
 def _archived(
     spark: SparkSession, store: Store, log: ArchiveLog, options: ArchiveOptions, told: Progress | None
 ) -> Archived:
-    log.check_own()
-    state = log.read()
-    with moment_of(store, options, state, log.identity()) as moment:
-        return _Run(spark, store, log, options, moment, state).run(told)
+    with moment_of(store, options, log) as moment:
+        return _Run(spark, store, log, options, moment).run(told)
 
 
 def follow(
@@ -127,14 +125,13 @@ class _Run:
         log: ArchiveLog,
         options: ArchiveOptions,
         moment: Moment,
-        state: ArchiveState,
     ) -> None:
         self._spark = spark
         self._store = store
         self._log = log
         self._options = options
         self._moment = moment
-        self._state = state
+        self._state = moment.state
         self._queues = dict(moment.begun.positions)
         self._worlds = dict(moment.world_positions)
         self._done = Archived(anew=moment.begun.anew, gone=sorted(set(moment.gone) - set(moment.queues)))

@@ -39,7 +39,8 @@ MARK = "penstock/replay/"
 class Replayed(msgspec.Struct, kw_only=True):
     """What a replay has done. `again`: it was done before, and nothing was touched.
 
-    `bodies_missing`: messages that were chosen by their events, and of which there is nothing to enqueue.
+    `bodies_missing`: messages that were chosen by their events, times and ids, and of which there is nothing
+    to enqueue. Headers and fairness keys are gone with the body: a choice by them leaves none of these out.
     """
 
     name: str
@@ -61,7 +62,7 @@ def replay(
 ) -> Replayed:
     """Messages of a queue, from an archive or a store, into a queue of the target: the same, or `into`."""
     tell = told or (lambda *_: None)
-    _check(name, choice)
+    check(name, choice)
     done = Replayed(name=name, queue=into or queue)
     with target.open() as ps:
         known = ps.state.get(MARK + name)
@@ -85,7 +86,8 @@ def replay(
         return _committed(ps, ticket, txn, staged, done)
 
 
-def _check(name: str, choice: Choice) -> None:
+def check(name: str, choice: Choice) -> None:
+    """Refuse a name or a kind that cannot be; nothing else need be there yet."""
     try:
         checked_name(MARK + name, "the name of the replay")
     except InvalidMessage as error:

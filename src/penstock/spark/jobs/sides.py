@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.errors import InvalidConfig
+from penstock.errors import InvalidConfig, QueueNotFound
 from penstock.spark.archive.log import ArchiveLog
 from penstock.spark.jobs.as_stored import BODY, of_stored
 from penstock.spark.jobs.history import History, Until
@@ -48,6 +48,19 @@ def side(place: str, until: Until | None = None) -> Side:
             f"{place} is no archive: how a store was at an earlier moment only an archive knows"
         )
     return Side(place=place, store=Store(place))
+
+
+def check_there(of: Side, queues: tuple[str, ...] | None) -> None:
+    """Refuse a side that is not there, or has not these queues; without Spark, so that it is soon known."""
+    if of.store is None:
+        known = ArchiveLog(of.place).read().queues
+        for name in queues or ():
+            if name not in known:
+                raise QueueNotFound(name)
+        return
+    with of.store.open() as ps:
+        for name in queues or ():
+            ps.queue(name)
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from penstock.spark.jobs.auditing.contents import checked
 from penstock.spark.jobs.auditing.findings import SCHEMA
 from penstock.spark.jobs.inputs import Columns
 from penstock.spark.jobs.lives import extents
+from penstock.spark.jobs.watch import Progress
 from penstock.spark.store import Store
 from penstock.tables import TABLES
 
@@ -54,11 +55,11 @@ class Wanted(NamedTuple):
     out: str | None = None
 
 
-def run(spark: SparkSession, wanted: Wanted) -> Audited:
+def run(spark: SparkSession, wanted: Wanted, progress: Progress = lambda *_: None) -> Audited:
     """What is damaged, and so cannot be read, is a finding like any other."""
     with tempfile.TemporaryDirectory(prefix="penstock-audit-") as rejects:
         with _tables(spark, wanted, rejects) as tables:
-            audited = _audited(tables, wanted)
+            audited = _audited(tables, wanted, progress)
         damaged = [_finding(damage) for damage in _damages(rejects)]
     if damaged:
         audited.counts["damaged"] = len(damaged)
@@ -84,7 +85,7 @@ def _tables(spark: SparkSession, wanted: Wanted, rejects: str) -> Iterator[dict[
             yield both.tables
 
 
-def _audited(tables: dict[str, DataFrame], wanted: Wanted) -> Audited:
+def _audited(tables: dict[str, DataFrame], wanted: Wanted, progress: Progress) -> Audited:
     """What is gone through several times is kept on disk meanwhile; of contents, only checksums are."""
     with ExitStack() as kept:
 
@@ -95,9 +96,11 @@ def _audited(tables: dict[str, DataFrame], wanted: Wanted) -> Audited:
         events, queues, messages = keep(tables["events"]), tables.get("queues"), tables.get("messages")
         if messages is not None:
             messages = keep(checked(messages) if "payload" in messages.columns else messages)
+        progress("reading events", 0, 2)
         extent = extents(events, queues)
         found = audit(events, queues, messages, tables.get("bodies"), tables.get("entries"), extent)
         findings = keep(found)
+        progress("following messages", 1, 2)
         audited = summary(findings, extent, messages, wanted.limit)
         if wanted.out is not None:
             findings.write.json(wanted.out)

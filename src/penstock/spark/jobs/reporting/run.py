@@ -51,6 +51,15 @@ def run(
         return report(Tables(**found.tables), asked, progress)
 
 
+def check_place(file: Path) -> None:
+    """Refuse a place where nothing can be written, before there is something to write."""
+    folder = next(one for one in file.absolute().parents if one.exists())
+    if file.is_dir():
+        raise StorageError(f"{file} cannot be written: it is a folder; name another place")
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise StorageError(f"{file} cannot be written: {folder} takes no files; name another place")
+
+
 def write(facts: Facts, file: Path) -> Path:
     """The page, and beside it the same as JSON, whose path is given back; each as a whole or not at all."""
     tables = file.with_suffix(".json")
