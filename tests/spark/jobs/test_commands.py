@@ -13,6 +13,7 @@ from penstock import ManualClock, NewMessage
 from penstock.backends.embedded import keys
 from penstock.message import parse_id
 from penstock.spark.jobs.archive import archive
+from penstock.spark.jobs.auditing.run import Wanted, run
 from penstock.spark.store import Store
 from tests.check.stores import Raw, flipped
 from tests.cli.calling import Cli
@@ -69,6 +70,13 @@ def test_an_audit_of_a_sound_store(cli: Cli, spark: SparkSession) -> None:
     assert told == {
         "ok": True, "queues": 3, "partly": 0, "events": EVENTS, "messages": 0, "counts": {}, "findings": [],
     }  # fmt: skip
+
+
+def test_an_audit_says_what_it_is_at(cli: Cli, told: Told, spark: SparkSession) -> None:
+    archive(spark, Store(str(cli.store)), "archive")
+    seen: list[tuple[str, int, int]] = []
+    run(spark, Wanted(archive="archive"), lambda *step: seen.append(step))
+    assert seen == [("reading events", 0, 2), ("following messages", 1, 2)]
 
 
 def test_an_audit_names_what_was_lost(cli: Cli, told: Told, plant: Callable[..., None]) -> None:
