@@ -75,7 +75,8 @@ class ChunkWriter:
         self._seal = seal
         self._compress = compress
         self._table: TableFile | None = None
-        self._ids: list[bytes] = []
+        #: In the order of rows, one or many in a piece.
+        self._ids: list[bytes | memoryview] = []
         #: Ids and bodies that are in no table yet.
         self._kept: list[tuple[Any, list[Any]]] = []
         self._pending_ids: list[bytes] = []
@@ -128,7 +129,7 @@ class ChunkWriter:
         self.flush()
         self.rows += len(ids)
         self._put(ids, bodies)
-        self._ids.append(ids.tobytes())
+        self._ids.append(memoryview(ids).cast("B"))
         self._last_order_ns = max(self._last_order_ns, order_ns)
         for place, suffixes in lanes:
             self._add_ready(place, suffixes)
@@ -217,10 +218,13 @@ class ChunkWriter:
     def finish(self) -> Chunk:
         """All of it in files, which are to be synced."""
         self.flush()
-        ids = b"".join(self._ids)
+        ends = bytes(self._ids[0][:ID_BYTES]), bytes(self._ids[-1][-ID_BYTES:])
+        # Those of the job's own go up: without a gap, unless rows were set aside or are in other queues.
+        counted = self.rows if self._ids_kind == "new" and _steps(*ends) == self.rows - 1 else 0
+        ids = ends[0] if counted else b"".join(self._ids)
         lanes = list(self._lanes())
         listed = [(one.lane, one.suffixes[:SUFFIX_BYTES], one.rows) for one in lanes]
-        rows = Rows(ids, listed, self._last_order_ns, self._delayed, self._expiring)
+        rows = Rows(ids, listed, self._last_order_ns, self._delayed, self._expiring, counted=counted)
         if self._table is None and not self._is_large:
             rows.bodies = [body for _, bodies in self._kept for body in bodies[0].to_pylist()]
             rows.ready = [
@@ -232,7 +236,6 @@ class ChunkWriter:
             (self._table or self._open_table()).finish()
             self._write_ready(lanes)
         size = staged.write_rows(Path(str(self._path) + ROWS), rows)
-        ends = ids[:ID_BYTES], ids[-ID_BYTES:]
         if self._ids_kind != "new":
             ends = min(self._seen), max(self._seen)
         return Chunk(
@@ -308,6 +311,10 @@ def _in_order(kept: list[tuple[Any, list[Any]]]) -> Iterator[tuple[Any, list[Any
     for at in range(0, len(order), SORTED_AT_ONCE):
         some = order[at : at + SORTED_AT_ONCE]
         yield ids[some], [bodies.take(some)]
+
+
+def _steps(first: bytes, last: bytes) -> int:
+    return int.from_bytes(last, "big") - int.from_bytes(first, "big")
 
 
 def table_of(raw: bytes, width: int) -> Any:
