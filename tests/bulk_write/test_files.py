@@ -69,6 +69,21 @@ def test_a_job_with_large_partitions_and_small_ones_is_there_as_a_whole(
     assert ps.check().ok
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["the job's ids", "ids of their own"])
+def test_only_tables_in_which_single_ids_are_looked_up_have_a_filter(
+    ps: Penstock, folder: Path, own: bool
+) -> None:
+    payloads = [b"%d" % n for n in range(chunks.TABLE_ROWS)]
+    columns = {"id": pa.array([str(uuid.uuid4()) for _ in payloads])} if own else {}
+    ticket = ps.begin_write("q")
+    with penstock.open_writer(ticket) as writer:
+        staged = writer.stage(TXN, 0, [batch(payloads, **columns)])
+    (table,) = folder.glob("staging/*/*.messages")
+    assert (b"fullfilter." in table.read_bytes()) == own
+    assert ps.commit_write(ticket, TXN, [staged]).enqueued == len(payloads)
+    assert ps.check().ok
+
+
 def test_rows_with_headers_and_without_keep_the_order_of_their_keys(
     ps: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from penstock.backends.embedded.columns import arrow, arrow_compute
 from penstock.backends.embedded.staged import ID_BYTES, MESSAGES, READY, ROWS, Rows, Waiting
 from penstock.codec.vault import Seal
 from penstock.kv.base import Row
+from penstock.kv.rocksdb import write_filtered
 from penstock.kv.table_file import Lines, Piece, TableFile
 
 #: A chunk is closed when it has so many rows, or bytes of bodies.
@@ -265,6 +266,18 @@ class ChunkWriter:
             self._put_lines(table, ids, bodies)
         return table
 
+    def _write_bodies(self) -> None:
+        """The table of bodies. The ids that others bring are looked up in it, one by one."""
+        if self._ids_kind != "ids":
+            (self._table or self._open_table()).finish()
+            return
+        rows = (row for ids, bodies in _in_order(self._kept) for row in self._rows_of(ids, bodies[0]))
+        write_filtered(str(self._path) + MESSAGES, rows, compress=self._compress)
+
+    def _rows_of(self, ids: Any, bodies: Any) -> Iterator[Row]:
+        prefix = self._prefix
+        return ((prefix + one.tobytes(), body) for one, body in zip(ids, bodies.to_pylist(), strict=True))
+
     def finish(self) -> Chunk:
         """All of it in files, which are to be synced."""
         self.flush()
@@ -284,7 +297,7 @@ class ChunkWriter:
                 for suffix, value in zip(_cut(one.suffixes), _each(one.values, one.rows), strict=True)
             ]
         else:
-            (self._table or self._open_table()).finish()
+            self._write_bodies()
             self._write_ready(lanes)
         size = staged.write_rows(Path(str(self._path) + ROWS), rows)
         if self._ids_kind != "new":
