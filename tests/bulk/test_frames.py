@@ -13,7 +13,7 @@ from penstock.backends.embedded import keys
 from penstock.backends.embedded.tables import columns
 from penstock.backends.embedded.tables.damage import Unreadable
 from penstock.backends.embedded.tables.frames import Events, runs_of
-from penstock.codec.frame import decode_events, encode_frame, encode_run
+from penstock.codec.frame import MOST_COUNTED, Counted, decode_events, encode_frame, encode_run
 from penstock.event import KIND_CODES, Kind
 from penstock.message import format_id
 
@@ -29,7 +29,9 @@ def runs(draw: st.DrawFn) -> tuple[bytes, int]:
     def column(values: Any) -> Any:
         return draw(values | st.lists(values, min_size=count, max_size=count))
 
-    ids = draw(st.lists(st.binary(min_size=16, max_size=16), min_size=count, max_size=count))
+    ids: Any = draw(st.lists(st.binary(min_size=16, max_size=16), min_size=count, max_size=count))
+    if draw(st.booleans()):
+        ids = Counted(ids[0][:8] + draw(st.integers(0, (1 << 64) - count)).to_bytes(8, "big"), count)
     raw = encode_run(
         draw(st.sampled_from(Kind)),
         draw(times),
@@ -88,6 +90,13 @@ def test_a_frame_with_a_wrong_byte_is_found_among_sound_ones(
     with pytest.raises(Unreadable) as caught:
         runs_of(seqs, values)
     assert list(caught.value.errors) == [damaged]
+
+
+def test_a_frame_with_more_ids_than_can_be_counted_is_found() -> None:
+    rows = MOST_COUNTED + 1
+    raw = encode_frame(1, rows, 7, [0] * 5, [encode_run(Kind.ENQUEUED, 7, Counted(bytes(16), rows))])
+    with pytest.raises(Unreadable):
+        runs_of(np.array([rows]), [raw])
 
 
 @pytest.mark.parametrize("raw", [b"", b"\x01", bytes(200), b"\xe1\x04main" + bytes(90)])

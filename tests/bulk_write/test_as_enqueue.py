@@ -80,6 +80,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many chunks and slices, though there are few rows."""
     monkeypatch.setattr(chunks, "CHUNK_ROWS", 8)
     monkeypatch.setattr(chunks, "TABLE_ROWS", 6)
+    monkeypatch.setattr(chunks, "READY_AT_ONCE", 2)
     monkeypatch.setattr(stager, "SLICE_ROWS", 5)
     monkeypatch.setattr(slices, "SLICE_ROWS", 12)
     monkeypatch.setattr(slices, "LOOSE_ROWS", 3)

@@ -69,6 +69,53 @@ def test_a_job_with_large_partitions_and_small_ones_is_there_as_a_whole(
     assert ps.check().ok
 
 
+@pytest.mark.parametrize("own", [False, True], ids=["the job's ids", "ids of their own"])
+def test_only_tables_in_which_single_ids_are_looked_up_have_a_filter(
+    ps: Penstock, folder: Path, own: bool
+) -> None:
+    payloads = [b"%d" % n for n in range(chunks.TABLE_ROWS)]
+    columns = {"id": pa.array([str(uuid.uuid4()) for _ in payloads])} if own else {}
+    ticket = ps.begin_write("q")
+    with penstock.open_writer(ticket) as writer:
+        staged = writer.stage(TXN, 0, [batch(payloads, **columns)])
+    (table,) = folder.glob("staging/*/*.messages")
+    assert (b"fullfilter." in table.read_bytes()) == own
+    assert ps.commit_write(ticket, TXN, [staged]).enqueued == len(payloads)
+    assert ps.check().ok
+
+
+def test_rows_with_headers_and_without_keep_the_order_of_their_keys(
+    ps: Penstock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some are taken by columns, and others one by one; keys have more rows than are put at a time."""
+    monkeypatch.setattr(stager, "SLICE_ROWS", 50)
+    monkeypatch.setattr(chunks, "READY_AT_ONCE", 64)
+    q = ps.create_queue("keys")
+    rows = range(2 * chunks.TABLE_ROWS)
+    columns: dict[str, Any] = {
+        "payload": pa.array([b"%d" % n for n in rows], pa.binary()),
+        "fairness_key": pa.array(["large" if n % 3 else f"small {n % 40}" for n in rows]),
+        "weight": pa.array([1 + n // 500 % 2 for n in rows]),
+        "headers": pa.array(
+            [[("n", str(n))] if n // 100 % 3 == 0 else None for n in rows], pa.map_(pa.string(), pa.string())
+        ),
+    }
+    ticket, txn = ps.begin_write("keys"), Txn("app", 1)
+    with penstock.open_writer(ticket) as writer:
+        staged = writer.stage(txn, 0, [pa.record_batch(columns)])
+    ps.commit_write(ticket, txn, [staged])
+    assert ps.check().ok
+    found: dict[str, list[int]] = {}
+    while deliveries := q.lease(1000):
+        for delivery in deliveries:
+            n = int(delivery.payload)
+            found.setdefault(delivery.fairness_key, []).append(n)
+            assert delivery.weight == 1 + n // 500 % 2
+        q.ack([delivery.receipt for delivery in deliveries])
+    assert sorted(n for some in found.values() for n in some) == list(rows)
+    assert all(some == sorted(some) for some in found.values())
+
+
 def test_rows_that_are_few_and_large_become_tables(ps: Penstock, folder: Path) -> None:
     payloads = [bytes([n]) * (chunks.TABLE_BYTES // 2) for n in range(3)]
     write(ps, TXN, [payloads])

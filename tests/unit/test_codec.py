@@ -17,7 +17,7 @@ from penstock.backends.embedded.rows import Counters, CursorRow, Job, StateRow
 from penstock.codec import frame
 from penstock.codec.body import Body, after_order, before_order, decode_body, encode_body, encode_variable
 from penstock.codec.entry import decode_entries, decode_entry_head, encode_entries
-from penstock.codec.frame import decode_events, decode_head, encode_frame, encode_run
+from penstock.codec.frame import Counted, decode_events, decode_head, encode_frame, encode_run
 from penstock.errors import StorageCorrupt
 from penstock.event import KIND_CODES, Entry, Event, Kind
 
@@ -121,13 +121,23 @@ def column(values: st.SearchStrategy[Any], count: int) -> st.SearchStrategy[Any]
     return values | st.lists(values, min_size=count, max_size=count)
 
 
+def counted_ids(count: int) -> st.SearchStrategy[Counted]:
+    last = (1 << 64) - count
+    numbers = st.integers(0, last) | st.just(last)
+    return st.builds(
+        lambda prefix, number: Counted(prefix + number.to_bytes(8, "big"), count),
+        st.binary(min_size=8, max_size=8),
+        numbers,
+    )
+
+
 @st.composite
 def runs(draw: st.DrawFn) -> tuple[Any, ...]:
     count = draw(st.integers(1, 5))
     return (
         draw(st.sampled_from(Kind)),
         draw(u64s),
-        draw(st.lists(ids, min_size=count, max_size=count)),
+        draw(st.lists(ids, min_size=count, max_size=count) | counted_ids(count)),
         draw(column(u32s, count)),
         draw(column(u64s, count)),
         draw(column(texts, count)),
@@ -160,7 +170,8 @@ def test_events_are_read_back_as_they_were_written(
     raw = framed(first_seq, operations, counts)
     expected, seq = [], first_seq
     for kind, at_ns, raw_ids, *columns in operations:
-        for i, raw_id in enumerate(raw_ids):
+        listed = raw_ids.some(0, len(raw_ids)) if isinstance(raw_ids, Counted) else raw_ids
+        for i, raw_id in enumerate(listed):
             values = [one[i] if isinstance(one, list) else one for one in columns]
             expected.append(Event(seq, at_ns, kind, raw_id, *values))
             seq += 1
@@ -202,6 +213,24 @@ def test_a_frame_that_claims_more_rows_than_it_has_is_corrupt(rows_written: int)
     struct.pack_into("<I", raw, frame.HEAD.size + 2, rows_written)
     with pytest.raises(StorageCorrupt):
         list(decode_events(with_checksum(bytes(raw))))
+
+
+def test_ids_that_count_cost_the_first_of_them_and_other_frames_stay_as_they_were() -> None:
+    first = bytes(8) + (255).to_bytes(8, "big")
+    raw = framed(1, [(Kind.ENQUEUED, 1, Counted(first, 1000))], [0] * 5)
+    assert (raw[0], len(raw)) == (2, frame.HEAD.size + frame.RUN.size + 16 + 4)
+    assert [event.raw_id for event in decode_events(raw, after=998)] == [
+        bytes(8) + n.to_bytes(8, "big") for n in (255 + 998, 255 + 999)
+    ]
+    assert framed(1, [(Kind.ENQUEUED, 1, [first])], [0] * 5)[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "rows"), [(bytes(16), frame.MOST_COUNTED + 1), (bytes(16), U32), (b"\xff" * 16, 2)]
+)
+def test_more_ids_than_can_be_counted_are_corrupt(first: bytes, rows: int) -> None:
+    with pytest.raises(StorageCorrupt):
+        list(decode_events(framed(1, [(Kind.ENQUEUED, 1, Counted(first, rows))], [0] * 5)))
 
 
 def with_checksum(raw: bytes) -> bytes:

@@ -97,6 +97,16 @@ def test_rocksdb_finds_what_was_put(
     assert taken_in(folder / "s", folder / "t.sst") == [row for call in calls for row in rows_of(*call)]
 
 
+@pytest.mark.parametrize("value", [b"", b"16 bytes of value", b"x" * 300, b"y" * 40_000])
+def test_one_value_of_all_rows_is_that_of_each(tmp_path: Path, value: bytes) -> None:
+    groups = [(b"key %03d" % n, numbered(1 + 7 * n, 24, step=97)) for n in range(12)]
+    each = [value for _, some in groups for _ in some]
+    file = TableFile(str(tmp_path / "t.sst"))
+    file.put(lines(groups, each)._replace(values=value))
+    file.finish()
+    assert taken_in(tmp_path / "s", tmp_path / "t.sst") == rows_of(groups, each)
+
+
 @pytest.mark.parametrize("compress", [False, True], ids=["plain", "compressed"])
 def test_many_rows_in_many_blocks(tmp_path: Path, compress: bool) -> None:
     chance = random.Random(7)

@@ -20,6 +20,8 @@ from penstock.errors import StorageCorrupt
 from penstock.event import KIND_CODES, KINDS_BY_CODE, Event, Kind
 
 FRAME_VERSION = 1
+#: The same, but there are runs in it that have their first id alone.
+COUNTED_VERSION = 2
 
 #: version, events, first seq, time of the last run, then the counts after the frame: delayed, ready,
 #: leased, done, dead.
@@ -27,6 +29,8 @@ HEAD = struct.Struct("<BIQQ5Q")
 #: kind, columns that are stored per row, rows, time, attempt, due_ns, bytes of consumer, reason, extra.
 RUN = struct.Struct("<BBIQIQIII")
 CHECKSUM = struct.Struct("<I")
+#: Ids of a run that has the first alone: nobody writes more, and a wrong number is not to fill the memory.
+MOST_COUNTED = 65_536
 
 
 class Stored(enum.IntFlag):
@@ -37,12 +41,14 @@ class Stored(enum.IntFlag):
     CONSUMER = 4
     REASON = 8
     EXTRA = 16
+    #: The other way round: of the ids there is only the first.
+    FIRST_ID = 32
 
 
 # Plain numbers: a flag's own operators are slow.
-_ATTEMPTS, _DUE, _CONSUMER, _REASON, _EXTRA = (int(column) for column in Stored)
+_ATTEMPTS, _DUE, _CONSUMER, _REASON, _EXTRA, _FIRST_ID = (int(column) for column in Stored)
 _TEXTS = (_CONSUMER, _REASON, _EXTRA)
-_UNREADABLE = (struct.error, UnicodeDecodeError, KeyError, IndexError, ValueError)
+_UNREADABLE = (struct.error, UnicodeDecodeError, KeyError, IndexError, ValueError, OverflowError)
 
 
 class FrameHead(msgspec.Struct, frozen=True, gc=False):
@@ -58,6 +64,24 @@ class FrameHead(msgspec.Struct, frozen=True, gc=False):
         return self.first_seq + self.count - 1
 
 
+class Counted(msgspec.Struct, frozen=True, gc=False):
+    """So many ids, of which the number in the last eight bytes goes up by one each time."""
+
+    first: bytes
+    rows: int
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def some(self, start: int, stop: int) -> list[bytes]:
+        prefix, number = self.first[:8], int.from_bytes(self.first[8:], "big")
+        return [prefix + one.to_bytes(8, "big") for one in range(number + start, number + stop)]
+
+    def part(self, start: int, stop: int) -> Counted:
+        return Counted(self.some(start, start + 1)[0], stop - start)
+
+
+Ids = Sequence[bytes] | bytes | Counted
 Column = int | Sequence[int]
 Text = str | Sequence[str]
 
@@ -65,7 +89,7 @@ Text = str | Sequence[str]
 def encode_run(
     kind: Kind,
     at_ns: int,
-    ids: Sequence[bytes] | bytes,
+    ids: Ids,
     attempts: Column = 0,
     due_ns: Column = 0,
     consumer: Text = "",
@@ -73,14 +97,14 @@ def encode_run(
     extra: Text = "",
 ) -> bytes:
     """One operation's events; a column is one value for all rows or one value a row. Ids may be joined."""
+    columns, rows = 0, len(ids)
     if isinstance(ids, bytes):
         ids, rows = (ids,), len(ids) // 16
-    else:
-        rows = len(ids)
-    columns = 0
+    elif isinstance(ids, Counted):
+        ids, columns = (ids.first,), _FIRST_ID
     attempt_0, due_0, arrays = attempts, due_ns, b""
     if not isinstance(attempts, int):
-        attempt_0, columns, arrays = 0, _ATTEMPTS, struct.pack(f"<{rows}I", *attempts)
+        attempt_0, columns, arrays = 0, columns | _ATTEMPTS, struct.pack(f"<{rows}I", *attempts)
     if not isinstance(due_ns, int):
         due_0, columns, arrays = 0, columns | _DUE, arrays + struct.pack(f"<{rows}Q", *due_ns)
     texts = []
@@ -119,7 +143,8 @@ def _decode_texts(blob: bytes, rows: int, start: int, stop: int) -> list[str]:
 
 
 def encode_frame(first_seq: int, count: int, at_ns: int, counts: Sequence[int], runs: list[bytes]) -> bytes:
-    raw = HEAD.pack(FRAME_VERSION, count, first_seq, at_ns, *counts) + b"".join(runs)
+    version = COUNTED_VERSION if any(run[1] & _FIRST_ID for run in runs) else FRAME_VERSION
+    raw = HEAD.pack(version, count, first_seq, at_ns, *counts) + b"".join(runs)
     return raw + CHECKSUM.pack(zlib.crc32(raw))
 
 
@@ -130,8 +155,10 @@ def decode_head(raw: bytes) -> FrameHead:
         version, count, first_seq, at_ns, *counts = HEAD.unpack_from(raw)
     except struct.error as error:
         raise StorageCorrupt(f"journal frame of {len(raw)} bytes has no head") from error
-    if version != FRAME_VERSION:
-        raise StorageCorrupt(f"journal frame has version {version}; this Penstock reads {FRAME_VERSION}")
+    if version not in (FRAME_VERSION, COUNTED_VERSION):
+        raise StorageCorrupt(
+            f"journal frame has version {version}; this Penstock reads {FRAME_VERSION} to {COUNTED_VERSION}"
+        )
     return FrameHead(count, first_seq, at_ns, tuple(counts))
 
 
@@ -203,8 +230,9 @@ def decode_runs(raw: bytes, after: int = 0, limit: int | None = None) -> Iterato
 
 def _run_bytes(raw: bytes, at: int) -> int:
     _, columns, rows, _, _, _, consumer, reason, extra = RUN.unpack_from(raw, at)
-    wide = 16 + (4 if columns & _ATTEMPTS else 0) + (8 if columns & _DUE else 0)
-    return int(RUN.size + rows * wide + consumer + reason + extra)
+    ids = 1 if columns & _FIRST_ID else rows
+    wide = (4 if columns & _ATTEMPTS else 0) + (8 if columns & _DUE else 0)
+    return int(RUN.size + 16 * ids + rows * wide + consumer + reason + extra)
 
 
 def _decode_run(raw: bytes, at: int, seq: int, start: int, stop: int) -> Run:
@@ -214,8 +242,14 @@ def _decode_run(raw: bytes, at: int, seq: int, start: int, stop: int) -> Run:
         raise ValueError(f"a run of {rows} events is longer than its frame")
     count = stop - start
     at += RUN.size
-    ids = [raw[i : i + 16] for i in range(at + 16 * start, at + 16 * stop, 16)]
-    at += 16 * rows
+    if columns & _FIRST_ID:
+        if rows > MOST_COUNTED:
+            raise ValueError(f"a run of {rows} events has one id")
+        ids = Counted(raw[at : at + 16], rows).some(start, stop)
+        at += 16
+    else:
+        ids = [raw[i : i + 16] for i in range(at + 16 * start, at + 16 * stop, 16)]
+        at += 16 * rows
     attempts: Sequence[int] = [attempt] * count
     if columns & _ATTEMPTS:
         attempts = struct.unpack_from(f"<{count}I", raw, at + 4 * start)

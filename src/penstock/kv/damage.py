@@ -138,9 +138,9 @@ def pending_table(folder: str, space: str) -> Path:
     return Path(folder, f"{space}.pending")
 
 
-def write_table(driver: Any, path: Path, rows: Iterable[Row]) -> None:
+def write_table(driver: Any, path: Path, rows: Iterable[Row], options: Any = None) -> None:
     """A table of these rows; an empty file for none."""
-    writer = driver.SstFileWriter(options=driver.Options(raw_mode=True))
+    writer = driver.SstFileWriter(options=options or driver.Options(raw_mode=True))
     writer.open(str(path))
     empty = True
     for key, value in rows:

@@ -43,7 +43,7 @@ from penstock.kv.opened import Opening
 from penstock.kv.pinned import RocksSnapshot
 from penstock.kv.scratch import tables_alone
 from penstock.kv.sorted_files import take_in
-from penstock.kv.tuning import CACHE_CAPACITY_BYTES, PROFILES, Mode
+from penstock.kv.tuning import CACHE_CAPACITY_BYTES, PROFILES, Mode, filtered_options
 from penstock.kv.wal import SET_ASIDE, mend_logs
 from penstock.kv.whole import WholeRanges
 from penstock.kv.witness import Witness
@@ -62,6 +62,15 @@ def _driver() -> ModuleType:
     except ImportError as error:
         raise BackendNotInstalled("rocksdict", "rocksdb") from error
     return rocksdict
+
+
+def write_filtered(path: str, rows: Iterable[Row], *, compress: bool) -> None:
+    """A table to be ingested, by a call a row: for keys that are looked up, for which it has a filter."""
+    driver = _driver()
+    try:
+        write_table(driver, Path(path), rows, filtered_options(driver, compress=compress))
+    except Exception as error:
+        raise translated(error, path) from error
 
 
 class RocksStore(WholeRanges):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -29,6 +29,10 @@ _KIND_PRIME = 0x6B9083D9
 #: Behind each key: that it is a put, and number 0, for which RocksDB takes the one that it gives the file.
 _KEY_END = struct.pack("<Q", 1)
 _FOOTER_BYTES = 53
+#: Behind each block: how it is compressed, and its checksum.
+_TRAILER = struct.Struct("<BI")
+#: The end of a block in which only the first row has its whole key.
+_ONE_RESTART = struct.pack("<2I", 0, 1)
 #: Pieces that the system writes in one call.
 _PIECES_AT_ONCE = 512
 
@@ -39,13 +43,13 @@ class Lines(NamedTuple):
     """Rows, by what their keys begin with: of each beginning so many, then the rest of each key, and values.
 
     No beginning is that of another. The rests are a table of bytes, as wide as some whole words; values are
-    in parts, one behind the other, each of them large binaries of Arrow.
+    in parts, one behind the other, each of them large binaries of Arrow, or one that all rows have.
     """
 
     prefixes: Sequence[bytes]
     rows: Sequence[int]
     suffixes: Any
-    values: Sequence[Any]
+    values: Sequence[Any] | bytes
 
 
 class TableFile:
@@ -69,7 +73,7 @@ class TableFile:
         try:
             if len(lines.suffixes):
                 self._check_order(lines)
-                self._write([piece for block in self._blocks(lines) for piece in block])
+                self._write(self._blocks(lines))
         except BaseException as error:
             self.close()
             if isinstance(error, OSError):
@@ -81,11 +85,13 @@ class TableFile:
         import numpy as np
 
         prefixes, rows, suffixes, _ = lines
-        words = _words(suffixes).astype(np.uint64)
-        before, after = words[:-1, -1], words[1:, -1]
-        rises = before < after
-        for column in range(words.shape[1] - 2, -1, -1):
-            before, after = words[:-1, column], words[1:, column]
+        words = np.ascontiguousarray(suffixes).view(np.uint64)
+        rises: Any = np.zeros(len(words) - 1, bool)
+        for column in reversed(range(words.shape[1])):
+            if (words[:, column] == words[0, column]).all():
+                continue  # As most are: looking for that is cheaper than comparing them as numbers.
+            numbers = words[:, column].view(">u8").astype(np.uint64)
+            before, after = numbers[:-1], numbers[1:]
             rises = (before < after) | ((before == after) & rises)
         rises[np.cumsum(rows)[:-1] - 1] = True  # From one beginning to the next.
         in_order = rises.all() and all(
@@ -94,68 +100,82 @@ class TableFile:
         if not in_order or prefixes[0] + suffixes[0].tobytes() <= self._last:
             raise StorageError(f"rows for the table {self._path} are not in order")
 
-    def _blocks(self, lines: Lines) -> Iterator[list[Piece]]:
+    def _blocks(self, lines: Lines) -> list[Piece]:
         """As they are written. The first row of one, and of a prefix, has its whole key: others share."""
         import numpy as np
 
         prefixes, rows, suffixes, values = lines
         count, width = suffixes.shape
-        sizes = sum(map(_sizes, values), np.zeros(count, np.int64))
+        if isinstance(values, bytes):
+            sizes = np.full(count, len(values))
+        else:
+            sizes = sum(map(_sizes, values), np.zeros(count, np.int64))
         data, places = _entries(lines, sizes)
-        group = np.repeat(np.arange(len(prefixes)), rows)
-        firsts = np.diff(group, prepend=-1) != 0
-        lengths = np.array([len(prefix) for prefix in prefixes])
-        sized = places[:-1] + np.cumsum(np.where(firsts, lengths[group], 0))
-        starts = np.diff(sized // BLOCK_BYTES, prepend=-1) != 0
-        at = np.flatnonzero(starts | firsts)
+        sized, firsts = places[:-1], np.cumsum(rows) - rows
+        if len(prefixes) > 1:
+            sized = sized + np.repeat(np.cumsum([len(prefix) for prefix in prefixes]), rows)
+        starts = np.searchsorted(sized, np.arange(sized[0], sized[-1] + 1, BLOCK_BYTES))
+        at = np.union1d(starts, firsts)
         after = np.append(at[1:], count)
+        written: list[Piece] = []
         pieces: list[Piece] = []
         restarts: list[int] = []
-        size = 0
-        for new, owner, first, last, value_bytes, value_ends, until in zip(
-            starts[at].tolist(),
-            group[at].tolist(),
-            suffixes[at],
-            suffixes[after - 1],
+        size, last = 0, b""
+        for new, owner, first, end, value_bytes, value_ends, until in zip(
+            np.isin(at, starts).tolist(),
+            (np.searchsorted(firsts, at, side="right") - 1).tolist(),
+            _cut(suffixes[at]),
+            _cut(suffixes[after - 1]),
             sizes[at].tolist(),
             places[at + 1].tolist(),
             places[after].tolist(),
             strict=True,
         ):
             if new and pieces:
-                yield self._closed(pieces, restarts, size)
+                written += self._closed(pieces, restarts, size, last)
                 pieces, restarts, size = [], [], 0
-            key = prefixes[owner] + first.tobytes() + _KEY_END
-            head = b"\0" + varint(len(key)) + varint(value_bytes) + key
-            rest = data[value_ends - value_bytes : until]  # Its value, then rows that share.
+            prefix = prefixes[owner]
+            head = b"\0%b%b%b%b%b" % (
+                varint(len(prefix) + width + len(_KEY_END)),
+                varint(value_bytes),
+                prefix,
+                first,
+                _KEY_END,
+            )
             restarts.append(size)
+            rest = data[value_ends - value_bytes : until]  # Its value, then rows that share.
             pieces += (head, rest)
             size += len(head) + len(rest)
-            self._last = prefixes[owner] + last.tobytes()
-        yield self._closed(pieces, restarts, size)
+            last = prefix + end
+        self._last = last
         self._rows += count
         self._key_bytes += sum(len(prefix) * rows_ for prefix, rows_ in zip(prefixes, rows, strict=True))
         self._key_bytes += count * (width + len(_KEY_END))
         self._value_bytes += int(sizes.sum())
+        return written + self._closed(pieces, restarts, size, last)
 
-    def _closed(self, pieces: list[Piece], restarts: list[int], size: int) -> list[Piece]:
-        tail = struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
+    def _closed(self, pieces: list[Piece], restarts: list[int], size: int, last: bytes) -> list[Piece]:
+        """A block as it is written, whose last key that is."""
+        if len(restarts) == 1:
+            tail = _ONE_RESTART
+        else:
+            tail = struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
         pieces.append(tail)
         kind, size = _PLAIN, size + len(tail)
         if self._compress and (packed := compressed(b"".join(pieces))) is not None:
             pieces = [varint(size), packed]
             kind, size = _ZSTD, len(pieces[0]) + len(packed)
-        self._index.append((self._last, self._at, size))
-        return self._summed(pieces, kind)
+        self._index.append((last, self._at, size))
+        return self._summed(pieces, size, kind)
 
-    def _summed(self, pieces: list[Piece], kind: int = _PLAIN) -> list[Piece]:
+    def _summed(self, pieces: list[Piece], size: int, kind: int = _PLAIN) -> list[Piece]:
         """A block, how it is compressed and its checksum, to be written next."""
         digest = self._hash()
         for piece in pieces:
             digest.update(piece)
-            self._at += len(piece)
-        self._at += 5
-        return [*pieces, struct.pack("<BI", kind, (digest.intdigest() ^ kind * _KIND_PRIME) & 0xFFFFFFFF)]
+        self._at += size + 5
+        pieces.append(_TRAILER.pack(kind, (digest.intdigest() ^ kind * _KIND_PRIME) & 0xFFFFFFFF))
+        return pieces
 
     def _write(self, pieces: list[Piece]) -> None:
         for at in range(0, len(pieces), _PIECES_AT_ONCE):
@@ -172,7 +192,7 @@ class TableFile:
             restarts.append(len(out))
             out += b"\0" + varint(len(key)) + varint(len(value)) + key + value
         out += struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
-        self._write(self._summed([bytes(out)]))
+        self._write(self._summed([bytes(out)], len(out)))
         return varint(at) + varint(len(out))
 
     def finish(self) -> None:
@@ -229,8 +249,8 @@ def varint(number: int) -> bytes:
 def _entries(lines: Lines, sizes: Any) -> tuple[memoryview, Any]:
     """The rows as blocks have them, where a key leaves out what it shares with the one before; their places.
 
-    That is its prefix, and the bytes in which all suffixes are alike. Numbers have as many bytes as the
-    largest of them: a varint may be longer than it need be.
+    That is its prefix, and the bytes in which all suffixes of a prefix are alike. Numbers have as many bytes
+    as the largest of them: a varint may be longer than it need be.
     """
     import numpy as np
     import pyarrow as pa
@@ -238,33 +258,46 @@ def _entries(lines: Lines, sizes: Any) -> tuple[memoryview, Any]:
 
     prefixes, rows, suffixes, values = lines
     count, width = suffixes.shape
-    same = _alike(suffixes)
-    lengths = np.repeat([len(prefix) + same for prefix in prefixes], rows)
+    same = _alike(rows, suffixes)
+    lengths = _once(np.array([len(prefix) + same for prefix in prefixes]), rows)
     shared, size = len(varint(int(lengths.max()))), len(varint(int(sizes.max())))
-    heads = np.empty((count, shared + 1 + size + width - same + len(_KEY_END)), np.uint8)
+    key_at = shared + 1 + size
+    # What all of them have is there at once; the rest is put in by columns, for they are few.
+    one = bytes(shared) + varint(width - same + len(_KEY_END)) + bytes(size + width - same) + _KEY_END
+    if isinstance(values, bytes):
+        one += values
+    heads = np.frombuffer(bytearray(one) * count, np.uint8).reshape(count, len(one))
     _put_varints(heads[:, :shared], lengths)
-    heads[:, shared] = width - same + len(_KEY_END)
-    _put_varints(heads[:, shared + 1 : shared + 1 + size], sizes)
-    heads[:, shared + 1 + size : -len(_KEY_END)] = suffixes[:, same:]
-    heads[:, -len(_KEY_END) :] = np.frombuffer(_KEY_END, np.uint8)
+    _put_varints(heads[:, shared + 1 : key_at], _once(sizes))
+    for column in range(same, width):
+        heads[:, key_at + column - same] = suffixes[:, column]
+    if isinstance(values, bytes):
+        return heads.data.cast("B"), np.arange(count + 1) * len(one)
     joined: Any = pc.binary_join_element_wise(_binaries(heads), *values, pa.scalar(b"", pa.large_binary()))
     return memoryview(joined.buffers()[2]), np.frombuffer(joined.buffers()[1], np.int64)[: count + 1]
 
 
-def _words(suffixes: Any) -> Any:
-    """Their bytes as numbers that compare as these do."""
+def _cut(table: Any) -> list[bytes]:
+    """The lines of a table of bytes."""
+    raw, width = table.tobytes(), table.shape[1]
+    return [raw[at : at + width] for at in range(0, len(raw), width)]
+
+
+def _alike(rows: Sequence[int], suffixes: Any) -> int:
+    """How many bytes all of a prefix begin with; but each has one of its own. They are in order."""
     import numpy as np
 
-    return np.ascontiguousarray(suffixes).view(">u8")
+    ends = np.cumsum(rows)
+    differing = suffixes[ends - rows] != suffixes[ends - 1]
+    differing[:, -1] = True
+    return int(differing.argmax(axis=1).min())
 
 
-def _alike(suffixes: Any) -> int:
-    """How many bytes all of them begin with; but each has one of its own."""
+def _once(numbers: Any, times: Any = 1) -> Any:
+    """Each so many times; or one of them, if all are the same."""
     import numpy as np
 
-    words = _words(suffixes)
-    differing: bytes = np.bitwise_or.reduce(words ^ words[0], axis=0).astype(">u8").tobytes()
-    return min(len(differing) - len(differing.lstrip(b"\0")), len(differing) - 1)
+    return numbers[:1] if (numbers == numbers[0]).all() else np.repeat(numbers, times)
 
 
 def _put_varints(columns: Any, numbers: Any) -> None:

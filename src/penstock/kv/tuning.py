@@ -70,6 +70,19 @@ def family_options(driver: ModuleType, profile: Profile, cache: Any, *, collect_
     return options
 
 
+def filtered_options(driver: ModuleType, *, compress: bool) -> Any:
+    """Of a table that is written beside a store, for keys that are looked up and mostly not there."""
+    options = driver.Options(raw_mode=True)
+    table = driver.BlockBasedOptions()
+    table.set_block_size(PROFILES["low_space"].block_bytes)
+    table.set_bloom_filter(_BLOOM_BITS_PER_KEY, False)
+    table.set_format_version(5)
+    options.set_block_based_table_factory(table)
+    kind = driver.DBCompressionType
+    options.set_compression_type(kind.zstd() if compress else kind.none())
+    return options
+
+
 def _open_files() -> int:
     """Tables that are held open: of what the process may have, some, for there may be other stores in it.
 

@@ -6,7 +6,8 @@ meets it, so that small ones would pile up there: their rows go into one file, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -16,7 +17,8 @@ from penstock.backends.embedded.columns import arrow, arrow_compute
 from penstock.backends.embedded.staged import ID_BYTES, MESSAGES, READY, ROWS, Rows, Waiting
 from penstock.codec.vault import Seal
 from penstock.kv.base import Row
-from penstock.kv.table_file import Lines, TableFile
+from penstock.kv.rocksdb import write_filtered
+from penstock.kv.table_file import Lines, Piece, TableFile
 
 #: A chunk is closed when it has so many rows, or bytes of bodies.
 CHUNK_ROWS = 131_072
@@ -26,6 +28,8 @@ TABLE_ROWS = 4096
 TABLE_BYTES = 1 << 20
 #: Rows that are put into a table at a time where they did not come in order.
 SORTED_AT_ONCE = 4096
+#: Ready rows that are put into a table at a time: few enough to stay in the processor's cache.
+READY_AT_ONCE = 8192
 #: What is kept of a row until its chunk is closed, besides its body: about so much.
 ROW_BYTES = 250
 #: How many times the work of a row whose id is its job's own is that of one whose id must be looked up.
@@ -37,18 +41,30 @@ TIMED = 16
 SUFFIX_BYTES = keys.ORDER_AND_ID_BYTES
 
 Ids = Literal["new", "ids", "dedup"]
+#: Lane and value of a ready row.
+Place = tuple[bytes, bytes]
 
 
 class Lane(NamedTuple):
     """Order and id of its rows, one behind the other, and their values: one for each, or for all of them."""
 
     lane: bytes
-    suffixes: bytes
+    suffixes: Piece
     values: list[bytes]
 
     @property
     def rows(self) -> int:
         return len(self.suffixes) // SUFFIX_BYTES
+
+    def parts(self) -> Iterator[Lane]:
+        """Of so many rows at most."""
+        if self.rows <= READY_AT_ONCE:
+            yield self
+            return
+        for at in range(0, self.rows, READY_AT_ONCE):
+            end = at + READY_AT_ONCE
+            values = self.values if len(self.values) == 1 else self.values[at:end]
+            yield Lane(self.lane, self.suffixes[at * SUFFIX_BYTES : end * SUFFIX_BYTES], values)
 
     @property
     def value_rows(self) -> list[int]:
@@ -75,7 +91,8 @@ class ChunkWriter:
         self._seal = seal
         self._compress = compress
         self._table: TableFile | None = None
-        self._ids: list[bytes] = []
+        #: In the order of rows, one or many in a piece.
+        self._ids: list[Piece] = []
         #: Ids and bodies that are in no table yet.
         self._kept: list[tuple[Any, list[Any]]] = []
         self._pending_ids: list[bytes] = []
@@ -83,7 +100,11 @@ class ChunkWriter:
         self._seen: set[bytes] = set()
         self._repeated = 0
         #: By lane and value, order and id of its rows.
-        self._ready: dict[tuple[bytes, bytes], list[bytes]] = {}
+        self._ready: dict[Place, list[Piece]] = {}
+        #: Those of runs are sorted by that once for all: the ends of ids, and numbers of places.
+        self._runs: list[tuple[Any, Any]] = []
+        self._run_order_ns, self._runs_start = 0, 0
+        self._numbers: dict[Place, int] = {}
         #: Whether all rows came in order: then those of a lane need not be sorted.
         self._ordered = ids == "new"
         self._last_order_ns = 0
@@ -119,35 +140,66 @@ class ChunkWriter:
         ids: Any,
         bodies: Sequence[Any],
         order_ns: int,
-        lanes: Iterable[tuple[tuple[bytes, bytes], bytes]],
+        places: Sequence[Place],
+        at: Any,
     ) -> None:
         """Ready rows of one order whose ids are the job's own and go up.
 
-        A table of the ids, the parts of bodies, and by lane and value the order and ids of its rows.
+        A table of the ids, the parts of bodies, some places, and which of them each row has.
         """
+        import numpy as np
+
         self.flush()
+        if order_ns != self._run_order_ns:
+            self._sort_runs()
         self.rows += len(ids)
         self._put(ids, bodies)
-        self._ids.append(ids.tobytes())
+        self._ids.append(memoryview(ids).cast("B"))
         self._last_order_ns = max(self._last_order_ns, order_ns)
-        for place, suffixes in lanes:
-            self._add_ready(place, suffixes)
+        known = self._numbers
+        numbers = np.array([known.setdefault(place, len(known)) for place in places], np.uint32)
+        words = ids.view(np.uint64)
+        self._run_order_ns, self._runs_start = order_ns, int(words[0, 0])  # All ids of a job begin alike.
+        self._runs.append((words[:, 1], numbers[at]))
 
-    def add(self, raw_id: bytes, body: bytes, place: tuple[bytes, bytes], order_ns: int) -> bool:
+    def _sort_runs(self) -> None:
+        """By lane and value."""
+        if not self._runs:
+            return
+        import numpy as np
+
+        (rests, numbers), places = map(np.concatenate, zip(*self._runs, strict=True)), list(self._numbers)
+        self._runs, self._numbers = [], {}
+        # Small numbers are sorted by their digits.
+        small = numbers.astype(np.uint16) if len(places) <= 1 << 16 else numbers
+        by_place = np.argsort(small, kind="stable")
+        words = np.empty((len(rests), SUFFIX_BYTES // 8), np.uint64)
+        words[:, 0] = np.frombuffer(keys.u64(self._run_order_ns), np.uint64)
+        words[:, 1] = self._runs_start
+        words[:, 2] = rests.take(by_place)
+        raw = words.data.cast("B")
+        ends = np.cumsum(np.bincount(numbers, minlength=len(places))) * SUFFIX_BYTES
+        for place, (start, end) in zip(places, pairwise([0, *ends.tolist()]), strict=True):
+            if end > start:
+                self._add_ready(place, raw[start:end])
+
+    def add(self, raw_id: bytes, body: bytes, place: Place, order_ns: int) -> bool:
         """A ready row, with its lane and value; False for one whose id was here before."""
         if not self._add_body(raw_id, body):
             return False
+        if self._runs:
+            self._sort_runs()
         self._add_ready(place, order_ns.to_bytes(8, "big") + raw_id)
         if order_ns > self._last_order_ns:
             self._last_order_ns = order_ns
         return True
 
-    def _add_ready(self, place: tuple[bytes, bytes], suffixes: bytes) -> None:
+    def _add_ready(self, place: Place, suffixes: Piece) -> None:
         known = self._ready.get(place)
         if known is None:
             self._ready[place] = [suffixes]
             return
-        if known[-1][-SUFFIX_BYTES:] >= suffixes[:SUFFIX_BYTES]:
+        if bytes(known[-1][-SUFFIX_BYTES:]) >= bytes(suffixes[:SUFFIX_BYTES]):
             self._ordered = False
         known.append(suffixes)
 
@@ -214,13 +266,29 @@ class ChunkWriter:
             self._put_lines(table, ids, bodies)
         return table
 
+    def _write_bodies(self) -> None:
+        """The table of bodies. The ids that others bring are looked up in it, one by one."""
+        if self._ids_kind != "ids":
+            (self._table or self._open_table()).finish()
+            return
+        rows = (row for ids, bodies in _in_order(self._kept) for row in self._rows_of(ids, bodies[0]))
+        write_filtered(str(self._path) + MESSAGES, rows, compress=self._compress)
+
+    def _rows_of(self, ids: Any, bodies: Any) -> Iterator[Row]:
+        prefix = self._prefix
+        return ((prefix + one.tobytes(), body) for one, body in zip(ids, bodies.to_pylist(), strict=True))
+
     def finish(self) -> Chunk:
         """All of it in files, which are to be synced."""
         self.flush()
-        ids = b"".join(self._ids)
+        self._sort_runs()
+        ends = bytes(self._ids[0][:ID_BYTES]), bytes(self._ids[-1][-ID_BYTES:])
+        # Those of the job's own go up: without a gap, unless rows were set aside or are in other queues.
+        counted = self.rows if self._ids_kind == "new" and _steps(*ends) == self.rows - 1 else 0
+        ids = ends[0] if counted else b"".join(self._ids)
         lanes = list(self._lanes())
-        listed = [(one.lane, one.suffixes[:SUFFIX_BYTES], one.rows) for one in lanes]
-        rows = Rows(ids, listed, self._last_order_ns, self._delayed, self._expiring)
+        listed = [(one.lane, bytes(one.suffixes[:SUFFIX_BYTES]), one.rows) for one in lanes]
+        rows = Rows(ids, listed, self._last_order_ns, self._delayed, self._expiring, counted=counted)
         if self._table is None and not self._is_large:
             rows.bodies = [body for _, bodies in self._kept for body in bodies[0].to_pylist()]
             rows.ready = [
@@ -229,10 +297,9 @@ class ChunkWriter:
                 for suffix, value in zip(_cut(one.suffixes), _each(one.values, one.rows), strict=True)
             ]
         else:
-            (self._table or self._open_table()).finish()
+            self._write_bodies()
             self._write_ready(lanes)
         size = staged.write_rows(Path(str(self._path) + ROWS), rows)
-        ends = ids[:ID_BYTES], ids[-ID_BYTES:]
         if self._ids_kind != "new":
             ends = min(self._seen), max(self._seen)
         return Chunk(
@@ -260,16 +327,29 @@ class ChunkWriter:
         """The table of ready rows, if there are any."""
         if not lanes:
             return
-        import numpy as np
-
-        pa = arrow()
         table = TableFile(str(self._path) + READY, compress=self._compress)
+        some: list[Lane] = []
+        rows = 0
+        for one in (part for lane in lanes for part in lane.parts()):
+            # The parts of a lane are no neighbours in what is put: no two beginnings are the same.
+            if some and (rows + one.rows > READY_AT_ONCE or some[-1].lane == one.lane):
+                table.put(self._ready_lines(some))
+                some, rows = [], 0
+            some.append(one)
+            rows += one.rows
+        table.put(self._ready_lines(some))
+        table.finish()
+
+    def _ready_lines(self, lanes: Sequence[Lane]) -> Lines:
         prefixes, rows = [self._prefix + one.lane for one in lanes], [one.rows for one in lanes]
         suffixes = table_of(b"".join(one.suffixes for one in lanes), SUFFIX_BYTES)
-        values = pa.array([value for one in lanes for value in one.values], pa.large_binary())
-        of_rows = np.repeat(np.arange(len(values)), [count for one in lanes for count in one.value_rows])
-        table.put(Lines(prefixes, rows, suffixes, [values.take(of_rows)]))
-        table.finish()
+        given = [value for one in lanes for value in one.values]
+        if len(set(given)) == 1:
+            return Lines(prefixes, rows, suffixes, given[0])
+        import numpy as np
+
+        of_rows = np.repeat(np.arange(len(given)), [count for one in lanes for count in one.value_rows])
+        return Lines(prefixes, rows, suffixes, [arrow().array(given, arrow().large_binary()).take(of_rows)])
 
     def _lanes(self) -> Iterator[Lane]:
         """In order, and their rows too."""
@@ -279,8 +359,8 @@ class ChunkWriter:
         for lane in sorted(values):
             if len(values[lane]) == 1 and self._ordered:
                 value = values[lane][0]
-                suffixes = b"".join(self._ready[lane, value])
-                yield Lane(lane, suffixes, [value])
+                pieces = self._ready[lane, value]
+                yield Lane(lane, pieces[0] if len(pieces) == 1 else b"".join(pieces), [value])
             else:
                 rows = self._merged(lane, values[lane])
                 yield Lane(lane, b"".join(suffix for suffix, _ in rows), [value for _, value in rows])
@@ -310,6 +390,10 @@ def _in_order(kept: list[tuple[Any, list[Any]]]) -> Iterator[tuple[Any, list[Any
         yield ids[some], [bodies.take(some)]
 
 
+def _steps(first: bytes, last: bytes) -> int:
+    return int.from_bytes(last, "big") - int.from_bytes(first, "big")
+
+
 def table_of(raw: bytes, width: int) -> Any:
     """Bytes as a table with lines of that many."""
     import numpy as np
@@ -321,5 +405,5 @@ def _each(values: list[bytes], rows: int) -> list[bytes]:
     return values * rows if len(values) == 1 else values
 
 
-def _cut(suffixes: bytes) -> list[bytes]:
-    return [suffixes[at : at + SUFFIX_BYTES] for at in range(0, len(suffixes), SUFFIX_BYTES)]
+def _cut(suffixes: Piece) -> list[bytes]:
+    return [bytes(suffixes[at : at + SUFFIX_BYTES]) for at in range(0, len(suffixes), SUFFIX_BYTES)]

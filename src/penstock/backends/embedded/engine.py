@@ -28,7 +28,7 @@ from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import MARK, encode_counters, unmarked
 from penstock.backends.embedded.undecided import Undecided
 from penstock.clock import NS_PER_S, Clock
-from penstock.codec.frame import Column, Text, encode_frame, encode_run
+from penstock.codec.frame import Column, Ids, Text, encode_frame, encode_run
 from penstock.errors import BackendUnavailable, QueueNotFound, StorageCorrupt, StorageError
 from penstock.event import Kind
 from penstock.ids import IdGenerator
@@ -419,7 +419,7 @@ class Transaction:
         self,
         q: QueueState,
         kind: Kind,
-        ids: list[bytes] | bytes,
+        ids: Ids,
         attempts: Column = 0,
         due_ns: Column = 0,
         consumer: Text = "",

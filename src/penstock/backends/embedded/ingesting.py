@@ -20,7 +20,7 @@ from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.meters import ENQUEUED
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import StateRow
-from penstock.backends.embedded.staged import ID_BYTES, MESSAGES, READY, Rows, has_tables
+from penstock.backends.embedded.staged import MESSAGES, READY, Rows, has_tables
 from penstock.backends.embedded.transitions import enter
 from penstock.clock import NS_PER_S
 from penstock.codec.body import decode_body
@@ -37,13 +37,9 @@ _SCRATCH = "scratch"
 Loaded = tuple[Chunk, Rows]
 
 
-def ids_of(rows: Rows) -> list[bytes]:
-    return [rows.ids[at : at + ID_BYTES] for at in range(0, len(rows.ids), ID_BYTES)]
-
-
 def any_exists(engine: Engine, loaded: Sequence[Loaded]) -> bool:
     """Whether the store has a body under one of their ids, or two of them have the same."""
-    given = [ids_of(rows) for chunk, rows in loaded if chunk.ids != "new"]
+    given = [rows.all_ids() for chunk, rows in loaded if chunk.ids != "new"]
     if len(given) > 1 and len(set().union(*given)) < sum(map(len, given)):
         return True
     return any(_exists(engine, chunk, rows) for chunk, rows in loaded)
@@ -55,7 +51,7 @@ def _exists(engine: Engine, chunk: Chunk, rows: Rows) -> bool:
         scan = engine.kv.scan(engine.messages, prefix + chunk.first, prefix + chunk.last + b"\0", limit=1)
         if next(scan, None) is None:
             return False
-    found = engine.kv.get_many([prefix + raw_id for raw_id in ids_of(rows)], engine.messages)
+    found = engine.kv.get_many([prefix + raw_id for raw_id in rows.all_ids()], engine.messages)
     return any(body is not None for body in found)
 
 
@@ -77,8 +73,7 @@ def enter_chunk(txn: Transaction, q: QueueState, rows: Rows) -> None:
     """What is in a chunk, or in its tables, becomes messages of the queue."""
     if rows.bodies:
         _put_rows(txn, q, rows)
-    ids, count = rows.ids, len(rows.ids) // ID_BYTES
-    counters = q.counters
+    counters, count = q.counters, rows.count
     counters.last_order_ns = max(counters.last_order_ns, rows.last_order_ns)
     counters.enqueued_total += count
     delayed = iter([*rows.delayed, None])
@@ -100,15 +95,14 @@ def enter_chunk(txn: Transaction, q: QueueState, rows: Rows) -> None:
                 waiting.weight,
                 waiting.lane,
             )
-            raw_id = ids[waiting.place * ID_BYTES : (waiting.place + 1) * ID_BYTES]
-            enter(txn, q, raw_id, StateCode.DELAYED, row)
+            enter(txn, q, rows.id_at(waiting.place), StateCode.DELAYED, row)
             ready -= 1
             waiting = next(delayed)
         counters.counts[StateCode.READY] += ready
-        txn.record(q, Kind.ENQUEUED, ids[at * ID_BYTES : end * ID_BYTES], due_ns=due_ns)
+        txn.record(q, Kind.ENQUEUED, rows.some_ids(at, end), due_ns=due_ns)
         txn.end_frame(q)
     for place, expires_at_ns in rows.expiring:
-        txn.put_due(Due.TTL, expires_at_ns, q.qid, [ids[place * ID_BYTES : (place + 1) * ID_BYTES]])
+        txn.put_due(Due.TTL, expires_at_ns, q.qid, [rows.id_at(place)])
     for lane, first, rows_there in rows.lanes:
         q.ready.add_stored(txn, lane, q.prefix + lane + first, rows_there)
     txn.rates.append((q, ENQUEUED, count))
@@ -117,7 +111,7 @@ def enter_chunk(txn: Transaction, q: QueueState, rows: Rows) -> None:
 
 def _put_rows(txn: Transaction, q: QueueState, rows: Rows) -> None:
     put, engine = put_as_stored(txn.batch), txn.engine
-    for raw_id, body in zip(ids_of(rows), rows.bodies, strict=True):
+    for raw_id, body in zip(rows.all_ids(), rows.bodies, strict=True):
         put(q.prefix + raw_id, body, engine.messages)
     for key, value in rows.ready:
         put(q.prefix + key, value, engine.ready)
@@ -133,7 +127,7 @@ class StagedBodies:
         self._engine = engine
         self._prefix = keys.u32(chunk.number)
         self._folder = folder / _SCRATCH
-        self.ids = ids_of(rows)
+        self.ids = rows.all_ids()
         self._bodies = rows.bodies
         self._store: RocksStore | None = None
         if has_tables(chunk):

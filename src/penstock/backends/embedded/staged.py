@@ -19,7 +19,7 @@ import msgspec
 from penstock.backends.bulk import Chunk, Txn, WriteTicket
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.rows import packed, unpacked
-from penstock.codec.frame import CHECKSUM
+from penstock.codec.frame import CHECKSUM, Counted
 from penstock.errors import InvalidMessage, StorageCorrupt, StorageError
 from penstock.kv.base import Row
 from penstock.kv.failures import translated
@@ -48,7 +48,10 @@ class Waiting(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Rows(msgspec.Struct, array_like=True):
-    """What a chunk has, besides its tables: ids in the order of its rows, and where they belong."""
+    """What a chunk has, besides its tables: ids in the order of its rows, and where they belong.
+
+    Where they are consecutive, there is only the first of them, and `counted` has how many they are.
+    """
 
     ids: bytes
     #: lane, order and id of its first row, rows.
@@ -61,6 +64,27 @@ class Rows(msgspec.Struct, array_like=True):
     #: Of a chunk without tables: bodies in the order of ids, and ready rows without the queue's number.
     bodies: list[bytes] = []
     ready: list[Row] = []
+    counted: int = 0
+
+    @property
+    def count(self) -> int:
+        return self.counted or len(self.ids) // ID_BYTES
+
+    def all_ids(self) -> list[bytes]:
+        if self.counted:
+            return Counted(self.ids, self.counted).some(0, self.counted)
+        return [self.ids[at : at + ID_BYTES] for at in range(0, len(self.ids), ID_BYTES)]
+
+    def some_ids(self, start: int, stop: int) -> bytes | Counted:
+        """As a journal takes them."""
+        if self.counted:
+            return Counted(self.ids, self.counted).part(start, stop)
+        return self.ids[start * ID_BYTES : stop * ID_BYTES]
+
+    def id_at(self, place: int) -> bytes:
+        if self.counted:
+            return Counted(self.ids, self.counted).some(place, place + 1)[0]
+        return self.ids[place * ID_BYTES : (place + 1) * ID_BYTES]
 
 
 _decode_rows = msgspec.msgpack.Decoder(Rows).decode
@@ -169,7 +193,7 @@ def read_rows(folder: Path, chunk: Chunk) -> Rows:
     if raw[-CHECKSUM.size :] != CHECKSUM.pack(zlib.crc32(raw[: -CHECKSUM.size])):
         raise StorageCorrupt(f"staged file {path} is damaged: run the job again")
     rows = unpacked(raw[: -CHECKSUM.size], _decode_rows, f"staged rows {path.name}")
-    if len(rows.ids) != chunk.rows * ID_BYTES:
+    if rows.count != chunk.rows or len(rows.ids) != (1 if rows.counted else chunk.rows) * ID_BYTES:
         raise StorageCorrupt(f"staged file {path} has other rows than it should: run the job again")
     return rows
 

@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from penstock.backends.bulk import Chunk, Staged, Txn, WriteTicket
-from penstock.backends.embedded import keys, staged
-from penstock.backends.embedded.chunks import SUFFIX_BYTES, ChunkWriter, Ids
+from penstock.backends.embedded import staged
+from penstock.backends.embedded.chunks import ChunkWriter, Ids
 from penstock.backends.embedded.columns import (
     NOT_TEXT,
     PAYLOAD,
@@ -212,37 +212,23 @@ class _Staging:
                 return
             payload, at = payload.take(good), at[good]
         ids = self._ids(columns.rows, good)
-        order = np.frombuffer(keys.u64(encoder.order_ns), np.uint8)
-        suffixes = np.hstack((np.broadcast_to(order, (len(ids), len(order))), ids))
-        if len(entries) == 1:
-            groups = [(entries[0].place, suffixes.tobytes())]
-        else:
-            # Small numbers are sorted by their digits.
-            small = at.astype(np.uint16) if len(entries) <= 1 << 16 else at
-            by_entry = np.argsort(small, kind="stable")
-            raw, ends = (
-                suffixes[by_entry].tobytes(),
-                np.cumsum(np.bincount(at, minlength=len(entries))) * SUFFIX_BYTES,
-            )
-            starts = [0, *ends.tolist()]
-            groups = [
-                (entry.place, raw[start:end])
-                for entry, start, end in zip(entries, starts, starts[1:], strict=False)
-                if end > start
-            ]
         bodies = encoder.bodies(entries, at, payload)
-        self._chunk(encoder.queue, "new").add_run(ids, bodies, encoder.order_ns, groups)
+        places = [entry.place for entry in entries]
+        self._chunk(encoder.queue, "new").add_run(ids, bodies, encoder.order_ns, places, at)
 
     def _ids(self, rows: int, good: Any) -> Any:
         """The ids of so many rows from here on, or of the good ones of them, as a table of bytes."""
         import numpy as np
 
         first = self._low + self._rows
-        places = np.arange(first, first + rows, dtype=">u8")
+        numbers = np.arange(first, first + rows, dtype=np.uint64)
         if good is not None:
-            places = places[good]
-        low = places.view(np.uint8).reshape(-1, 8)[:, 2:]
-        return np.hstack((np.broadcast_to(np.frombuffer(self._id_prefix, np.uint8), (len(low), 10)), low))
+            numbers = numbers[good]
+        prefix = self._id_prefix
+        words = np.empty((len(numbers), 2), ">u8")
+        words[:, 0] = int.from_bytes(prefix[:8], "big")
+        words[:, 1] = numbers | np.uint64(int.from_bytes(prefix[8:], "big") << 48)
+        return words.view(np.uint8)
 
     # -- any rows -----------------------------------------------------------------------------------
 

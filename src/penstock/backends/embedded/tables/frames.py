@@ -11,13 +11,24 @@ from penstock.backends.bulk import Span
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.tables.columns import Array, Bytes, Joined, Mask, Numbers, chosen, pa
 from penstock.backends.embedded.tables.damage import Damages, Unreadable
-from penstock.codec.frame import CHECKSUM, FRAME_VERSION, HEAD, RUN, Stored, decode_runs
+from penstock.codec.frame import (
+    CHECKSUM,
+    COUNTED_VERSION,
+    FRAME_VERSION,
+    HEAD,
+    MOST_COUNTED,
+    RUN,
+    Stored,
+    decode_runs,
+)
 from penstock.errors import StorageCorrupt
 from penstock.event import KINDS_BY_CODE
 from penstock.kv.base import Chunk, Store
 
 #: What a chunk of frames has at most: a thousand events of one operation are a frame of 16 KB.
 CHUNK_FRAMES, CHUNK_BYTES = 4096, 512 * 1024
+#: Events that are looked at together; of a bulk write a frame of a hundred bytes has thousands.
+CHUNK_EVENTS = 65_536
 
 _COLUMNS_AT, _ROWS_AT, _TIME_AT, _ATTEMPT_AT, _DUE_AT, _TEXTS_AT = 1, 2, 6, 14, 18, 26
 
@@ -52,7 +63,12 @@ class Runs:
 
     @property
     def attempts_at(self) -> Numbers:
-        return self.ids_at + 16 * self.rows
+        return self.ids_at + 16 * self.stored_ids
+
+    @property
+    def stored_ids(self) -> Numbers:
+        """How many: all of them, or the first."""
+        return np.where(self.stores(Stored.FIRST_ID), 1, self.rows)
 
     @property
     def dues_at(self) -> Numbers:
@@ -100,7 +116,13 @@ class Events:
         return len(self.run)
 
     def ids(self) -> Bytes:
-        return self.runs.frames.ids(self.runs.ids_at[self.run] + 16 * self.place)
+        runs = self.runs
+        counted = runs.stores(Stored.FIRST_ID)[self.run]
+        ids = runs.frames.ids(runs.ids_at[self.run] + 16 * np.where(counted, 0, self.place))
+        if counted.any():
+            numbers = ids.view(">u8")[:, 1]
+            numbers[counted] += self.place[counted].astype(np.uint64)
+        return ids
 
     def attempts(self) -> Numbers:
         runs = self.runs
@@ -172,7 +194,7 @@ def _unsound(values: Sequence[bytes], frames: Joined) -> Mask:
     ends = frames.starts + frames.lengths
     sums: Numbers = np.fromiter((zlib.crc32(raw[:-4]) for raw in values), np.int64, frames.count)
     sound: Mask = (
-        (versions == FRAME_VERSION)
+        np.isin(versions, (FRAME_VERSION, COUNTED_VERSION))
         & (frames.lengths >= HEAD.size + CHECKSUM.size)
         & (frames.numbers(np.maximum(ends - CHECKSUM.size, 0), "<u4") == sums)
     )
@@ -189,11 +211,14 @@ def _walked(frames: Joined, active: Numbers) -> tuple[Numbers, Numbers, Numbers,
         here = at[active]
         rows = frames.numbers(here + _ROWS_AT, "<u4")
         columns = frames.numbers(here + _COLUMNS_AT, "u1")
-        wide = 16 + 4 * ((columns & Stored.ATTEMPTS) != 0) + 8 * ((columns & Stored.DUE) != 0)
+        counted = (columns & Stored.FIRST_ID) != 0
+        ids = np.where(counted, 1, rows)
+        wide = 4 * ((columns & Stored.ATTEMPTS) != 0) + 8 * ((columns & Stored.DUE) != 0)
         texts = sum(frames.numbers(here + _TEXTS_AT + 4 * which, "<u4") for which in range(3))
-        behind = here + RUN.size + rows * wide + texts
+        behind = here + RUN.size + 16 * ids + rows * wide + texts
         known = np.isin(frames.numbers(here, "u1"), list(KINDS_BY_CODE))
         fits = (here + RUN.size <= ends[active]) & (behind <= ends[active]) & known
+        fits &= ~counted | (rows <= MOST_COUNTED)
         bad[active[~fits]] = True
         active, here, rows, behind = active[fits], here[fits], rows[fits], behind[fits]
         steps.append((active, here, rows))
@@ -229,10 +254,17 @@ def frame_runs(kv: Store, number: int, span: Span, damages: Damages) -> Iterator
         for first, end in _gaps(runs, expected, high):
             missing(damages, "events", first, end)
         expected = int(runs.first_seqs[-1] + runs.rows[-1])
-        yield runs
+        yield from _parts(runs)
         if expected >= high:
             return
     missing(damages, "events", expected, high)
+
+
+def _parts(runs: Runs) -> Iterator[Runs]:
+    """By so many events, for however many there are, memory is not to go up with them."""
+    parts = (np.cumsum(runs.rows) - 1) // CHUNK_EVENTS
+    for part in np.unique(parts):
+        yield runs.only(parts == part)
 
 
 def missing(damages: Damages, what: str, first: int, end: int) -> None:
