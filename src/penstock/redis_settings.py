@@ -125,7 +125,6 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
     ca_file: str | None = None
     cert_file: str | None = None
     key_file: str | None = None
-    server_name: str | None = None
     skip_verify: bool = False
     allow_plaintext: bool = False
 

@@ -130,12 +130,12 @@ class Server:
         wait_s = settings.read_timeout_s or 0.0
 
         def make_pool(node: Node) -> Pool:
-            return Pool(lambda: make(*node), settings.pool_size or 1, wait_s, clock)
+            breaker = Breaker(settings.retry, clock)
+            return Pool(lambda: make(*node), settings.pool_size or 1, wait_s, breaker, clock)
 
         kind: type[Cluster | SingleServer] = Cluster if settings.cluster else SingleServer
         self._topology: Topology = kind(settings, make_pool)
-        self._breaker = Breaker(settings.retry, clock)
-        self._sender = Sender(settings, self._topology, self._breaker, clock, rng)
+        self._sender = Sender(settings, self._topology, clock, rng)
         self._subscriber = Subscriber(lambda: make(*self._topology.node_of(None)), settings, clock, rng)
         _servers.add(self)
 
@@ -157,7 +157,7 @@ class Server:
         call = _ScriptCall(script, keys, args, timeout_s, not self.settings.lua_script_cache)
         return self._one(call)
 
-    def run_many(self, calls: Sequence[tuple[Script, Sequence[bytes], Sequence[Argument]]]) -> list[Any]:
+    def run_many(self, calls: Sequence[tuple[Script, Sequence[bytes], Sequence[Any]]]) -> list[Any]:
         """Run several, `pipeline_size` in a round trip; an error is the answer of its call alone.
 
         They must not depend on each other: what a server did not take is sent again after the rest.
@@ -222,7 +222,7 @@ class Server:
             calls=figures.calls,
             errors=figures.errors,
             error_rate=figures.error_rate,
-            breaker_open=self._breaker.is_open,
+            breaker_open=any(pool.breaker.is_open for pool in pools),
             listening=self._subscriber.is_connected,
             reconnects=self._subscriber.reconnects,
             pool_size=sum(pool.size for pool in pools),
@@ -241,7 +241,6 @@ class Server:
     def after_fork(self) -> None:
         """In the child: connections, locks and threads of the parent are the parent's."""
         self._topology.reset()
-        self._breaker.reset()
         self._sender.reset()
         self._subscriber.reset()
 

@@ -7,17 +7,27 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from penstock.backends.redis import driver
+from penstock.backends.redis.breaker import Breaker
 from penstock.clock import Clock, to_ns
 from penstock.errors import BackendUnavailable
 
 
 class Pool:
-    """Last used, first taken: what stays idle is what a quiet time does not need."""
+    """Last used, first taken: what stays idle is what a quiet time does not need.
+
+    The breaker is the server's, too: of a cluster, one that is away does not hold up the others.
+    """
 
     def __init__(
-        self, make: Callable[[], driver.AnyConnection], size: int, wait_s: float, clock: Clock
+        self,
+        make: Callable[[], driver.AnyConnection],
+        size: int,
+        wait_s: float,
+        breaker: Breaker,
+        clock: Clock,
     ) -> None:
         self._make = make
+        self.breaker = breaker
         self._clock = clock
         self._wait_s = wait_s
         self._generation = 0
@@ -26,6 +36,7 @@ class Pool:
 
     def reset(self) -> None:
         """As new. In a child after a fork too: the parent's connections are its own, and so are its locks."""
+        self.breaker.reset()
         self._condition = threading.Condition()
         self._idle: list[tuple[int, driver.AnyConnection]] = []
         self._in_use: dict[driver.AnyConnection, int] = {}

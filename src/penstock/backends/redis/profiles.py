@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.backends.redis import driver
 from penstock.errors import InvalidConfig, PenstockError, Unauthorized
 from penstock.redis_settings import RedisSettings
 
@@ -68,7 +69,9 @@ def detect(ask: Ask, expected: str) -> Profile:
     """Ask the server what it is: INFO, and HELLO where INFO is forbidden."""
     try:
         info = parse_info(ask("INFO", "server"))
-    except Unauthorized:
+    except Unauthorized as error:
+        if isinstance(error.__cause__, driver.AuthenticationError):
+            raise  # Not that we may not ask: we are not let in.
         info = _hello(ask)
     if not info:
         return Profile(flavour=expected, detected=False, lacks=DIFFERENCES[expected].lacks)

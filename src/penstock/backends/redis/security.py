@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from penstock.backends.redis import driver
+from penstock.errors import InvalidConfig
 from penstock.redis_settings import RedisSettings, check_plaintext, is_loopback
 
 Make = Callable[[str, int], driver.AnyConnection]
@@ -49,6 +52,14 @@ def connection_maker(settings: RedisSettings) -> Make:
 
 
 def _tls(settings: RedisSettings) -> dict[str, Any]:
+    """What the driver makes each connection's context of: files that are renewed count from then on."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if settings.ca_file is not None:
+        with _naming("ca_file", settings.ca_file):
+            context.load_verify_locations(settings.ca_file)
+    if settings.cert_file is not None:
+        with _naming("cert_file", settings.cert_file):
+            context.load_cert_chain(settings.cert_file, settings.key_file)
     return {
         "ssl_cert_reqs": "none" if settings.skip_verify else "required",
         "ssl_check_hostname": not settings.skip_verify,
@@ -56,6 +67,15 @@ def _tls(settings: RedisSettings) -> dict[str, Any]:
         "ssl_certfile": settings.cert_file,
         "ssl_keyfile": settings.key_file,
     }
+
+
+@contextmanager
+def _naming(key: str, path: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:  # Those of the module `ssl` among them.
+        reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or "not in PEM"
+        raise InvalidConfig(f"{key} {path!r} cannot be used: {reason}") from None
 
 
 def warnings(settings: RedisSettings) -> list[str]:

@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.backends.redis import driver, failures
-from penstock.backends.redis.breaker import Breaker
 from penstock.backends.redis.meter import Meter
 from penstock.backends.redis.topology import Node, Topology
 from penstock.clock import Clock, to_ns
@@ -49,12 +48,9 @@ class Call:
 class Sender:
     """Sends calls over a topology: redirections, repetitions with delays, the breaker, and the figures."""
 
-    def __init__(
-        self, settings: RedisSettings, topology: Topology, breaker: Breaker, clock: Clock, rng: random.Random
-    ) -> None:
+    def __init__(self, settings: RedisSettings, topology: Topology, clock: Clock, rng: random.Random) -> None:
         self._settings = settings
         self._topology = topology
-        self._breaker = breaker
         self._clock = clock
         self._rng = rng
         self._read_timeout_s = settings.read_timeout_s
@@ -77,15 +73,11 @@ class Sender:
         redirections = attempts = 0
         pending = list(calls)
         renewed = False
+        last: Exception | None = None
         while True:
-            try:
-                self._breaker.check(self.where)
-                trouble = self._round(pending)
-            except BackendUnavailable as error:
-                trouble = error
+            trouble = self._round(pending)
             pending = [call for call in pending if not call.done]
             if not pending:
-                self._breaker.succeeded()
                 return
             if trouble is None:
                 redirections += 1
@@ -98,9 +90,12 @@ class Sender:
                 continue
             attempts += 1
             if not self._goes_on(trouble, attempts):
+                # What opened the breaker says more than that it is open.
+                told = last if last and isinstance(trouble, BackendUnavailable) else trouble
                 for call in pending:
-                    call.finish(failures.translated(trouble, self.where))
+                    call.finish(failures.translated(told, self.where))
                 return
+            last = trouble
 
     def _round(self, pending: Sequence[Call]) -> Exception | None:
         """Send each call once, those for one server together; the last thing that is to be waited for."""
@@ -109,7 +104,7 @@ class Sender:
         for call in pending:
             try:
                 node = call.asked or call.pinned or self._topology.node_of(call.key)
-            except (driver.ConnectionError, driver.TimeoutError, OSError) as error:
+            except (driver.RedisError, OSError) as error:
                 trouble = error
                 continue
             groups.setdefault((node, call.asked is not None), []).append(call)
@@ -122,14 +117,31 @@ class Sender:
         started_ns = self._clock.now_ns()
         pool = self._topology.pool_of(node)
         try:
+            pool.breaker.check(self.where)
             connection = pool.take()
-        except (driver.RedisError, OSError) as error:
+            try:
+                trouble = self._talk(connection, node, calls, asking)
+            except BaseException:
+                connection.disconnect()  # Its answers would be taken for those of the next call.
+                raise
+            finally:
+                pool.give(connection)
+        except (BackendUnavailable, driver.RedisError, OSError) as error:
+            if failures.is_trouble(error):
+                pool.breaker.failed()
             return error
+        pool.breaker.succeeded()
+        self.meter.took(self._clock.now_ns() - started_ns)
+        return trouble
+
+    def _talk(
+        self, connection: driver.AnyConnection, node: Node, calls: Sequence[Call], asking: bool
+    ) -> Exception | None:
+        """Send the calls and hear their answers; those without one may have been done all the same."""
         trouble: Exception | None = None
+        packed = connection.pack_commands([c for call in calls for c in _with_asking(call, asking)])
         waiting = list(reversed(calls))
         try:
-            commands = [command for call in calls for command in _with_asking(call, asking)]
-            packed = connection.pack_commands(commands)
             connection.send_packed_command(packed, check_health=False)
             while waiting:
                 call = waiting[-1]
@@ -139,18 +151,9 @@ class Sender:
                 reply = self._answer(connection, call)
                 waiting.pop()
                 trouble = self._take(call, reply, node) or trouble
-        except (driver.ConnectionError, driver.TimeoutError, driver.InvalidResponse) as error:
-            connection.disconnect()
-            trouble = error
+        finally:
             for call in waiting:
                 call.is_sent = True
-        except BaseException:
-            connection.disconnect()  # Its answers would be taken for those of the next call.
-            raise
-        else:
-            self.meter.took(self._clock.now_ns() - started_ns)
-        finally:
-            pool.give(connection)
         return trouble
 
     def _answer(self, connection: driver.AnyConnection, call: Call) -> Any:
@@ -189,9 +192,7 @@ class Sender:
 
     def _goes_on(self, trouble: Exception, attempts: int) -> bool:
         """Whether to try again, after the wait that comes before it."""
-        if failures.is_trouble(trouble):
-            self._breaker.failed()
-        elif not failures.is_for_now(trouble):
+        if not failures.is_trouble(trouble) and not failures.is_for_now(trouble):
             return False
         if failures.is_bad_certificate(trouble) or attempts >= self._settings.retry.attempts:
             return False

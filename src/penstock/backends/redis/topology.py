@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from penstock.backends.redis import driver
 from penstock.backends.redis.pool import Pool
+from penstock.errors import InvalidConfig
 from penstock.redis_settings import RedisSettings
 
 Node = tuple[str, int]
@@ -84,6 +85,7 @@ class Cluster:
 
     def __init__(self, settings: RedisSettings, make_pool: MakePool) -> None:
         self._seeds = list(settings.nodes)
+        self._url = settings.url
         self._make_pool = make_pool
         self._pools: dict[Node, Pool] = {}
         self._slots: dict[int, Node] = {}
@@ -131,6 +133,11 @@ class Cluster:
                     raise
                 trouble = error
                 continue
+            except driver.ResponseError as error:
+                if "cluster support disabled" not in str(error):
+                    raise
+                problem = "is no member of a cluster; leave out ?cluster=true"
+                raise InvalidConfig(f"{self._url} {problem}") from None
             if slots:
                 with self._lock:
                     self._slots = slots
