@@ -5,18 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from typing import Literal, TypeVar
+from typing import Literal
 
 import msgspec
 
 from penstock.errors import InvalidConfig
+from penstock.settings import EncryptionSettings
 
 FLAVOURS = ("redis", "valkey", "keydb", "dragonfly")
 KINDS = ("lists", "streams")
 DEFAULT_PORT = 6379
 MAX_SECRET_BYTES = 64 * 1024
-
-S = TypeVar("S", bound="RedisSettings")
 
 _VARIABLE = re.compile(r"\$(?:\$|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 
@@ -140,6 +139,7 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
     durability: Literal["sync", "interval", "os"] | None = None
     streams: StreamSettings = StreamSettings()
     health: HealthSettings = HealthSettings()
+    encryption: EncryptionSettings = EncryptionSettings()
     queues: dict[str, RedisQueueSettings] = {}
 
     @property

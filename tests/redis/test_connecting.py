@@ -102,7 +102,7 @@ def test_threads_share_a_server(server: Server) -> None:
 def test_what_is_closed_says_so(server: Server) -> None:
     server.close()
     server.close()
-    with pytest.raises(BackendUnavailable, match="closed"):
+    with pytest.raises(StorageError, match="closed"):
         server.command("PING")
 
 

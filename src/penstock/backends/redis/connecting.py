@@ -13,13 +13,13 @@ import msgspec
 
 from penstock.backends.redis import driver, failures, profiles, security
 from penstock.backends.redis.breaker import Breaker
+from penstock.backends.redis.calling import Argument, Call, Sender
 from penstock.backends.redis.pool import Pool
 from penstock.backends.redis.profiles import Profile
-from penstock.backends.redis.sending import Argument, Call, Sender
 from penstock.backends.redis.subscriber import Subscriber
 from penstock.backends.redis.topology import Cluster, Node, SingleServer, Topology
 from penstock.clock import Clock, SystemClock
-from penstock.errors import BackendUnavailable, PenstockError
+from penstock.errors import PenstockError, StorageError
 from penstock.redis_settings import RedisSettings
 
 #: The argument of a script that identifies the call: 16 bytes, and b"1" if it may have been done already.
@@ -191,7 +191,7 @@ class Server:
 
     def _perform(self, calls: Sequence[Call]) -> None:
         if self._sender.is_closed:
-            raise BackendUnavailable(f"{self._sender.where} is closed; open the store again")
+            raise StorageError("the store is closed; open it again")
         self._subscriber.go_on()
         self._sender.perform(calls)
 

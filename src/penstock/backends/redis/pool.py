@@ -9,7 +9,7 @@ from contextlib import suppress
 from penstock.backends.redis import driver
 from penstock.backends.redis.breaker import Breaker
 from penstock.clock import Clock, to_ns
-from penstock.errors import BackendUnavailable
+from penstock.errors import BackendUnavailable, StorageError
 
 
 class Pool:
@@ -82,7 +82,7 @@ class Pool:
                         f"all {self.size} connections were in use for {self._wait_s:g} s; raise pool_size"
                     )
                 self._clock.wait(self._condition, left_ns)
-        raise BackendUnavailable("the connection is closed; open the store again")
+        raise StorageError("the store is closed; open it again")
 
     def give(self, connection: driver.AnyConnection) -> None:
         """Back, whatever became of it; one that is broken opens again when it is taken."""

@@ -35,7 +35,7 @@ def connection_maker(settings: RedisSettings) -> Make:
         "socket_keepalive": True,
         "protocol": 2,  # Replies of one shape, whatever the server's version.
         "driver_info": None,  # One round trip less for each connection.
-        "retry": driver.Retry(driver.NoBackoff(), 0),  # Whether to try again is decided in `sending`.
+        "retry": driver.Retry(driver.NoBackoff(), 0),  # Whether to try again is decided in `calling`.
     }
     if settings.password is not None or settings.username is not None:
         options["credential_provider"] = Credentials(settings)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from penstock.backends.redis import driver
-from penstock.backends.redis.sending import delay_s
+from penstock.backends.redis.calling import delay_s
 from penstock.clock import Clock, to_ns
 from penstock.errors import PenstockError
 from penstock.redis_settings import RedisSettings
