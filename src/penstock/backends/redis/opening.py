@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from importlib import import_module
+from importlib.util import find_spec
 
 from penstock.backends.base import QueueBackend
 from penstock.clock import Clock
@@ -18,16 +19,16 @@ ENGINES: dict[str, str] = {
 }
 
 
+def is_part_of_this_version(kind: str) -> bool:
+    return find_spec(ENGINES[kind].partition(":")[0]) is not None
+
+
 def open_redis(
     settings: RedisSettings, clock: Clock | None, rng: random.Random | None, keys: KeyProvider | None = None
 ) -> QueueBackend:
     """Open a backend on a server of the family. The driver is needed from here on."""
+    if not is_part_of_this_version(settings.kind):
+        raise InvalidConfig(f"{settings.scheme} is not part of this version of Penstock")
     module, _, name = ENGINES[settings.kind].partition(":")
-    try:
-        opener = getattr(import_module(module), name)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        raise InvalidConfig(f"{settings.scheme} is not part of this version of Penstock") from None
-    backend: QueueBackend = opener(settings, clock, rng, keys)
+    backend: QueueBackend = getattr(import_module(module), name)(settings, clock, rng, keys)
     return backend
