@@ -6,7 +6,7 @@ import hashlib
 import os
 import random
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -176,6 +176,17 @@ class Server:
     def everywhere(self, *args: Argument) -> list[Any]:
         """The same command on every server that has keys: one answer for each, of a single server one."""
         return [self._one(_PlainCall(None, args, node)) for node in self._nodes()]
+
+    def scan(self, pattern: bytes) -> Iterator[list[bytes]]:
+        """The keys that match, of all servers, some at a time; what changes meanwhile may be missed."""
+        for node in self._nodes():
+            cursor = b"0"
+            while True:
+                call = _PlainCall(None, ("SCAN", cursor, "MATCH", pattern, "COUNT", 1000), node)
+                cursor, keys = self._one(call)
+                yield keys
+                if cursor == b"0":
+                    break
 
     def _nodes(self) -> list[Node]:
         try:

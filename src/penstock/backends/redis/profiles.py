@@ -69,6 +69,8 @@ def detect(ask: Ask, expected: str) -> Profile:
     """Ask the server what it is: INFO, and HELLO where INFO is forbidden."""
     try:
         info = parse_info(ask("INFO", "server"))
+        if _identity(info)[0] == "redis" and _numbers(info.get("redis_version", ""))[:1] == (6,):
+            info |= parse_info(ask("INFO", "keydb"))  # It poses as the Redis that it was made of.
     except Unauthorized as error:
         if isinstance(error.__cause__, driver.AuthenticationError):
             raise  # Not that we may not ask: we are not let in.
@@ -106,8 +108,8 @@ def _identity(info: Mapping[str, str]) -> tuple[str, str]:
         return "dragonfly", info["dragonfly_version"].removeprefix("df-").removeprefix("v")
     if info.get("server_name") == "valkey" or "valkey_version" in info:
         return "valkey", info.get("valkey_version", "")
-    if info.get("server_name") == "keydb" or "mvcc_depth" in info or "server_threads" in info:
-        return "keydb", info.get("keydb_version") or info.get("redis_version", "")
+    if "mvcc_depth" in info or info.get("executable", "").endswith("keydb-server"):
+        return "keydb", info.get("redis_version", "")
     return "redis", info.get("redis_version", "")
 
 
