@@ -68,8 +68,12 @@ class Sender:
             self.is_closed = True
             self._pause.notify_all()
 
-    def perform(self, calls: Sequence[Call]) -> None:
-        """Every call has its result afterwards: what the server answered, or an error of Penstock."""
+    def perform(self, calls: Sequence[Call], limit: int | None = None) -> None:
+        """Every call has its result afterwards: what the server answered, or an error of Penstock.
+
+        `limit` is how often they are sent, where that is not what the settings say.
+        """
+        limit = limit or self._settings.retry.attempts
         redirections = attempts = 0
         pending = list(calls)
         renewed = False
@@ -89,7 +93,7 @@ class Sender:
                 renewed = True
                 continue
             attempts += 1
-            if not self._goes_on(trouble, attempts):
+            if attempts >= limit or not self._goes_on(trouble, attempts):
                 # What opened the breaker says more than that it is open.
                 told = last if last and isinstance(trouble, BackendUnavailable) else trouble
                 for call in pending:
@@ -186,16 +190,21 @@ class Sender:
         password = self._settings.password
         if password is None or not password.can_change:
             return False
+        self._renew()
+        return True
+
+    def _renew(self) -> None:
         for pool in self._topology.pools():
             pool.renew()
-        return True
 
     def _goes_on(self, trouble: Exception, attempts: int) -> bool:
         """Whether to try again, after the wait that comes before it."""
         if not failures.is_trouble(trouble) and not failures.is_for_now(trouble):
             return False
-        if failures.is_bad_certificate(trouble) or attempts >= self._settings.retry.attempts:
+        if failures.is_bad_certificate(trouble):
             return False
+        if failures.code_of(trouble) == "READONLY":
+            self._renew()  # The name may lead to another server by now.
         self._wait(attempts)
         if self.is_closed:
             return False

@@ -200,11 +200,11 @@ class Server:
             raise call.result
         return call.result
 
-    def _perform(self, calls: Sequence[Call]) -> None:
+    def _perform(self, calls: Sequence[Call], limit: int | None = None) -> None:
         if self._sender.is_closed:
             raise StorageError("the store is closed; open it again")
         self._subscriber.go_on()
-        self._sender.perform(calls)
+        self._sender.perform(calls, limit)
 
     # -- channels
 
@@ -219,11 +219,9 @@ class Server:
 
     def health(self) -> ServerHealth:
         """Whether it answers now, and how calls went in the last minutes."""
-        try:
-            self.command("PING")
-            reachable = True
-        except PenstockError:
-            reachable = False
+        ping = _PlainCall(None, ("PING",))
+        self._perform([ping], limit=1)
+        reachable = not isinstance(ping.result, PenstockError)
         figures, pools = self._sender.meter.figures(), self._topology.pools()
         return ServerHealth(
             reachable=reachable,

@@ -81,7 +81,7 @@ def translated(error: BaseException, where: str) -> PenstockError:
     elif code == "OOM":
         made = StorageFull(f"{where}: the server is out of memory: {said}; raise maxmemory or drain queues")
     elif code in _FOR_NOW or isinstance(error, (driver.ConnectionError, driver.TimeoutError)):
-        made = BackendUnavailable(f"{where} does not answer: {f'{code} {said}'.strip()}; it is tried again")
+        made = BackendUnavailable(f"{where} does not answer: {f'{code} {said}'.strip()}; try again later")
     elif code == "MISCONF":
         made = StorageFull(f"{where}: the server cannot save its data: {said}; look at its disk")
     else:

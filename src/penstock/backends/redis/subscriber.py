@@ -51,6 +51,7 @@ class Subscriber:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._close_pipe()
+        self._failed = 0  # In a row.
         self.reconnects = 0
         self.is_connected = False
 
@@ -109,26 +110,25 @@ class Subscriber:
     # -- in the thread
 
     def _run(self) -> None:
-        failed = 0
         while not self._closed:
             connection = None
             try:
                 connection = self._make()
                 connection.connect()
-                failed = 0
                 self._hear(connection)
             except (driver.RedisError, PenstockError, OSError) as error:
-                failed += 1
-                log.warning("%s: not listening: %s", self._settings.url, error)
+                self._failed += 1
+                if self._failed == 1:  # The same again and again would say nothing new.
+                    log.warning("%s: not listening, and trying again: %s", self._settings.url, error)
             finally:
                 self.is_connected = False
                 if connection is not None:
                     with suppress(driver.RedisError, OSError):
                         connection.disconnect()
-            self._wait(failed)
+            self._wait()
 
-    def _wait(self, failed: int) -> None:
-        wait_ns = to_ns(delay_s(self._settings, max(failed, 1), self._rng))
+    def _wait(self) -> None:
+        wait_ns = to_ns(delay_s(self._settings, max(self._failed, 1), self._rng))
         end_ns = self._clock.now_ns() + wait_ns
         with self._condition:
             self.reconnects += not self._closed
@@ -154,9 +154,11 @@ class Subscriber:
         """Wait until there is something to read or to do; not for longer than a connection may be silent."""
         if self._pipe is None:
             return True
-        both = [driver.socket_of(connection).fileno(), self._pipe[0]]
-        ready, _, _ = select.select(both, [], [], self._quiet_s)
-        if self._pipe[0] in ready:
+        poll = select.poll()
+        for number in (driver.socket_of(connection).fileno(), self._pipe[0]):
+            poll.register(number, select.POLLIN)
+        ready = poll.poll(self._quiet_s * 1000)
+        if any(number == self._pipe[0] for number, _ in ready):
             os.read(self._pipe[0], 4096)
         return bool(ready)
 
@@ -174,6 +176,7 @@ class Subscriber:
         if not isinstance(reply, list) or reply[0] not in (b"message", b"subscribe"):
             return
         self.is_connected = True
+        self._failed = 0
         with self._condition:
             listeners = list(self._listeners.get(reply[1], ()))
         for told in listeners:

@@ -113,19 +113,22 @@ class Cluster:
     def nodes(self) -> list[Node]:
         if not self._slots:
             self.refresh()
-        return sorted(set(self._slots.values()))
+        with self._lock:
+            return sorted(set(self._slots.values()))
 
     def pools(self) -> list[Pool]:
         return list(self._pools.values())
 
     def moved(self, slot: int, node: Node) -> None:
         with self._lock:
-            self._slots = {**self._slots, slot: node}
+            self._slots[slot] = node
 
     def refresh(self) -> None:
         """Ask each server that is known, and those of the configuration, until one tells."""
         trouble: Exception | None = None
-        for node in dict.fromkeys([*self._slots.values(), *self._seeds]):
+        with self._lock:
+            asked = dict.fromkeys([*self._slots.values(), *self._seeds])
+        for node in asked:
             try:
                 slots = _slots(self._ask(node), node)
             except (driver.ConnectionError, driver.TimeoutError) as error:
