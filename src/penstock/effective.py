@@ -22,7 +22,7 @@ from penstock.config import (
 )
 from penstock.redis_config import is_redis, said_by
 from penstock.redis_options import OPTIONS, option_of
-from penstock.redis_settings import RedisSettings, Secret
+from penstock.redis_settings import FLAVOURS, RedisSettings, Secret
 
 SECRET = "***"
 
@@ -46,7 +46,8 @@ def explain(target: str | os.PathLike[str], environ: Mapping[str, str] = os.envi
         origins = _Origins("URL", masked_url(name), _url_keys(name), environ, engine_and_path=False)
     elif is_file(target):
         tree = document(target, environ)
-        given = {*_paths(tree), *_meant(tree)}
+        meant = set(_meant(tree))
+        given = {*_paths(tree), *meant, *_meant_for_queues(tree, meant)}
         origins = _Origins("file", name, given, environ, engine_and_path=True)
     else:
         origins = _Origins("folder", name, {("storage", "path")}, environ, engine_and_path=False)
@@ -150,6 +151,16 @@ def _meant(tree: Mapping[str, Any]) -> Iterator[Path]:
             yield ("backends", path[1], *option_of(path[2:]))
         elif path[0] == "config":
             yield from (("backends", name, *option_of(path[1:])) for name in tree.get("backends") or ())
+
+
+def _meant_for_queues(tree: Mapping[str, Any], meant: set[Path]) -> Iterator[Path]:
+    """The keys of backends that queues have for themselves: those of the named one, and their own."""
+    for queue, settings in (tree.get("queues") or {}).items():
+        for block in (settings or {}).keys() & set(FLAVOURS):
+            base = settings.get("backend")
+            own = ("backends", f"{base}/{queue}")
+            yield from ((*own, *path[2:]) for path in meant if path[:2] == ("backends", base))
+            yield from ((*own, *option_of((leaf,))) for leaf in settings[block] or ())
 
 
 def _url_keys(url: str, path: Path = ("storage",)) -> set[Path]:

@@ -69,6 +69,8 @@ def _home(
             f"differs from backend {name!r}, but has its server, database and key_prefix: give the queue a "
             "key_prefix of its own, or set these keys on the backend",
         )
+    if new in backends:
+        raise reader.refusal(key, f"needs a backend of its own, {new!r}, but one is called so; rename that")
     backends[new] = wanted
     return new
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import penstock
 from penstock import config, effective
 from penstock.backends.registry import check_config
 from penstock.config import Config, EncryptionSettings
 from penstock.errors import InvalidConfig
+from penstock.redis_options import BLOCK, GROUPS, OPTIONS, QUEUE, SECURITY
 from penstock.redis_settings import RedisQueueSettings, RedisSettings, Secret, StreamSettings, schemes
 from tests.redis import origin
 
@@ -38,6 +43,17 @@ def refused(read: Read, text: str, **environ: str) -> str:
     message = str(caught.value)
     assert "\n" not in message
     return message.partition("penstock.yaml: ")[2]
+
+
+@contextlib.contextmanager
+def one_line() -> Iterator[None]:
+    """What is refused is refused in one line."""
+    try:
+        yield
+    except InvalidConfig as error:
+        if len(str(error).splitlines()) != 1:
+            raise AssertionError(f"not one line: {error}") from None
+        raise
 
 
 def of_url(url: str) -> RedisSettings:
@@ -185,8 +201,6 @@ def test_each_key_is_an_option_of_a_url_too(key: str) -> None:
 
 
 def test_every_key_is_tried_here() -> None:
-    from penstock.redis_options import OPTIONS
-
     flat = {name for name in OPTIONS if "." not in name}
     assert flat == {*KEYS, *TLS_KEYS, "key_file", "skip_verify"}
 
@@ -386,6 +400,45 @@ def test_other_sections_are_refused_by_name_too(read: Read, text: str, problem: 
     assert "hunter2" not in message
 
 
+def test_a_backend_of_a_queue_does_not_take_the_name_of_another(read: Read) -> None:
+    text = (
+        "backends: {b: {url: 'redis+lists://localhost'}, b/q: {url: 'redis+lists://localhost/1'}}\n"
+        "queues: {q: {backend: b, redis: {database: 2}}}\n"
+    )
+    assert refused(read, text).startswith("queues.q.redis needs a backend of its own, 'b/q', but")
+
+
+NONSENSE = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.text(alphabet="ab0:/{}$\0 é1smh.-[]@", max_size=12),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(sorted(BLOCK)), inner, max_size=2)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    block=st.dictionaries(st.sampled_from(sorted(set(BLOCK) - {"url"})), NONSENSE, max_size=3),
+    group=st.sampled_from(sorted(GROUPS)),
+    within=st.dictionaries(st.sampled_from(sorted({*OPTIONS, *SECURITY})), NONSENSE, max_size=2),
+    queue=st.dictionaries(st.sampled_from(sorted(QUEUE)), NONSENSE, max_size=2),
+)
+def test_whatever_stands_in_a_block_loads_or_is_refused_on_one_line(
+    read: Read, block: dict[str, Any], group: str, within: dict[str, Any], queue: dict[str, Any]
+) -> None:
+    tree = {
+        "backends": {"b": {"url": "redis+streams://localhost", group: within, **block}},
+        "queues": {"q": {"backend": "b", "redis": queue}},
+    }
+    with contextlib.suppress(InvalidConfig), one_line():
+        assert isinstance(read(yaml.safe_dump(tree)).backends["b"], RedisSettings)
+
+
 def test_queues_with_the_same_place_share_a_backend(read: Read) -> None:
     loaded = read(
         "backends: {b: {url: 'redis+lists://localhost'}}\n"
@@ -443,6 +496,10 @@ def test_no_secret_is_shown_and_every_value_says_where_it_comes_from(read: Read,
     assert values["backends.keydb.tls"] == (True, "file")
     assert values["backends.redis-streams.retry.attempts"] == (5, "default")
     assert values["queues.high-priority.backend"][0] == "redis-lists/high-priority"
+    assert values["backends.redis-lists/high-priority.key_prefix"] == ("queue:high:", "file")
+    assert values["backends.redis-lists/high-priority.password"] == ("***", "file")
+    assert values["backends.keydb/bulk-processing.read_timeout"] == (0.5, "file")
+    assert values["backends.keydb/bulk-processing.write_timeout"] == (None, "default")
 
 
 def test_the_environment_may_encrypt_a_store_that_a_url_opens() -> None:

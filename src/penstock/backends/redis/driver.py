@@ -42,6 +42,10 @@ class AnyConnection(Protocol):
     def read_response(self, *, timeout: Any = None) -> Any: ...
 
 
+def is_open(connection: AnyConnection) -> bool:
+    return getattr(connection, "_sock", None) is not None
+
+
 def socket_of(connection: AnyConnection) -> socket.socket:
     """To wait for it together with other things."""
     found: socket.socket | None = getattr(connection, "_sock", None)
@@ -65,6 +69,7 @@ __all__ = [
     "Retry",
     "SSLConnection",
     "TimeoutError",
+    "is_open",
     "key_slot",
     "socket_of",
 ]

@@ -50,16 +50,9 @@ class Pool:
         """A connection that is open. Errors of the driver come out as they are: nothing was sent."""
         connection = self._reserve()
         try:
-            connection.connect()
-            try:
-                # Something to read before anything was asked: the server closed it, or an answer that
-                # nobody waited for is in it.
-                stale = connection.can_read(0)
-            except (driver.ConnectionError, driver.TimeoutError, OSError):
-                stale = True
-            if stale:
+            if driver.is_open(connection) and _is_stale(connection):
                 connection.disconnect()
-                connection.connect()
+            connection.connect()  # Does nothing if it is open.
         except BaseException:
             connection.disconnect()  # It may be open without having told who we are.
             self.give(connection)
@@ -111,3 +104,11 @@ class Pool:
         for connection in connections:
             with suppress(OSError, driver.RedisError):
                 connection.disconnect()
+
+
+def _is_stale(connection: driver.AnyConnection) -> bool:
+    """Something to read before anything is asked: the server closed it, or nobody waited for an answer."""
+    try:
+        return connection.can_read(0)
+    except (driver.ConnectionError, driver.TimeoutError, OSError):
+        return True
