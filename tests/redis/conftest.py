@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock import config
 from penstock.backends.redis.connecting import Server, connect
+from penstock.config import Config
 from penstock.redis_settings import RedisSettings
 from tests.redis.servers import (
     HOST,
@@ -20,6 +23,7 @@ from tests.redis.servers import (
 )
 
 Connect = Callable[..., Server]
+Read = Callable[..., Config]
 
 
 @pytest.fixture(scope="session", params=binaries(), ids=repr)
@@ -64,3 +68,13 @@ def connected() -> Iterator[Connect]:
     yield open_one
     for server in opened:
         server.close()
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    def read(text: str, **environ: str) -> Config:
+        file = tmp_path / "penstock.yaml"
+        file.write_text(text)
+        return config.load(file, environ)
+
+    return read
