@@ -7,7 +7,7 @@ from importlib import import_module
 import msgspec
 
 from penstock.backends import registry
-from penstock.backends.redis.opening import is_part_of_this_version
+from penstock.backends.redis.kinds import is_part_of_this_version
 from penstock.capabilities import Capabilities
 from penstock.clock import Clock, SystemClock
 from penstock.config import AnySettings, Config, StorageSettings, masked_url

@@ -42,7 +42,7 @@ BUILT_IN: dict[str, str] = {
 
 #: URL scheme of a server -> (the factory, the extra that its driver comes with).
 SERVERS: dict[str, tuple[str, str]] = dict.fromkeys(
-    schemes(), ("penstock.backends.redis.opening:open_redis", "redis")
+    schemes(), ("penstock.backends.redis.kinds:open_redis", "redis")
 )
 
 #: extra -> the package without which its backends cannot be opened.

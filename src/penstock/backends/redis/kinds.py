@@ -14,7 +14,7 @@ from penstock.redis_settings import RedisSettings
 
 #: kind -> what opens it: takes settings, clock, generator and where keys come from.
 ENGINES: dict[str, str] = {
-    "lists": "penstock.backends.redis.lists:open_lists",
+    "lists": "penstock.backends.redis.opening:open_lists",
     "streams": "penstock.backends.redis.streams:open_streams",
 }
 
