@@ -55,7 +55,10 @@ def packaged_valkey() -> Binary:
 def installed_redis() -> Binary | None:
     """The machine's own, if it has one."""
     found = shutil.which("redis-server")
-    return Binary("redis", Path(found)) if found else None
+    if found is None:
+        return None
+    said = subprocess.run([found, "--version"], check=True, capture_output=True, text=True).stdout
+    return Binary("valkey" if "valkey" in said.lower() else "redis", Path(found))
 
 
 def binaries() -> list[Binary]:

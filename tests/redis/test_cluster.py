@@ -85,6 +85,20 @@ def test_what_one_server_publishes_is_heard_at_another(
         assert wait_until(lambda: len(told) == number + 2)  # noqa: B023  (called at once)
 
 
+def test_who_listens_moves_to_another_server_when_its_own_is_gone(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, masters=3, replicas=0) as cluster:
+        server = connect(settings_of(cluster, retry=RetrySettings(first_delay_s=0.01, max_delay_s=0.1)))
+        try:
+            told: list[None] = []
+            server.listen(b"c", lambda: told.append(None))
+            assert wait_until(lambda: len(told) == 1)
+            (here,) = [m for m in cluster.masters if m.do("PUBSUB", "NUMSUB", "c") == [b"c", 1]]
+            here.kill()
+            assert wait_until(lambda: len(told) >= 2)
+        finally:
+            server.close()
+
+
 def test_one_server_of_a_cluster_alone_is_refused_and_so_is_a_cluster_that_is_none(
     shared_cluster: RunningCluster, shared_server: RunningServer
 ) -> None:

@@ -17,7 +17,7 @@ from penstock.redis_settings import RedisSettings
 
 MAX_REDIRECTIONS = 16
 
-Argument = bytes | int | float | str
+Arg = bytes | int | float | str
 
 
 class Call:
@@ -34,7 +34,7 @@ class Call:
         self.done = False
         self.result: Any = None
 
-    def command(self) -> Sequence[Argument]:
+    def command(self) -> Sequence[Arg]:
         raise NotImplementedError
 
     def not_loaded(self) -> None:
@@ -227,7 +227,7 @@ def delay_s(settings: RedisSettings, attempts: int, rng: random.Random) -> float
     return longest * (0.5 + rng.random() / 2)
 
 
-def _with_asking(call: Call, asking: bool) -> list[Sequence[Argument]]:
+def _with_asking(call: Call, asking: bool) -> list[Sequence[Arg]]:
     return [("ASKING",), call.command()] if asking else [call.command()]
 
 

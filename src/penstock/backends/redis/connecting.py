@@ -7,13 +7,15 @@ import os
 import random
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from penstock.backends.redis import driver, failures, profiles, security
 from penstock.backends.redis.breaker import Breaker
-from penstock.backends.redis.calling import Argument, Call, Sender
+from penstock.backends.redis.calling import Arg as Arg
+from penstock.backends.redis.calling import Call, Sender
 from penstock.backends.redis.pool import Pool
 from penstock.backends.redis.profiles import Profile
 from penstock.backends.redis.subscriber import Subscriber
@@ -75,7 +77,7 @@ class _ScriptCall(Call):
         self,
         script: Script,
         keys: Sequence[bytes],
-        args: Sequence[Argument],
+        args: Sequence[Arg],
         timeout_s: float | None,
         is_whole: bool,
     ) -> None:
@@ -85,7 +87,7 @@ class _ScriptCall(Call):
         self._args = args
         self.is_whole = is_whole  # Sent with its text, which the server then knows.
 
-    def command(self) -> Sequence[Argument]:
+    def command(self) -> Sequence[Arg]:
         script, args = self._script, self._args
         if self.is_sent:
             args = _repeated(args)
@@ -100,15 +102,15 @@ class _ScriptCall(Call):
 class _PlainCall(Call):
     __slots__ = ("_args",)
 
-    def __init__(self, key: bytes | None, args: Sequence[Argument], pinned: Node | None = None) -> None:
+    def __init__(self, key: bytes | None, args: Sequence[Arg], pinned: Node | None = None) -> None:
         super().__init__(key, pinned=pinned)
         self._args = args
 
-    def command(self) -> Sequence[Argument]:
+    def command(self) -> Sequence[Arg]:
         return self._args
 
 
-def _repeated(args: Sequence[Argument]) -> Sequence[Argument]:
+def _repeated(args: Sequence[Arg]) -> Sequence[Arg]:
     """The arguments of a call whose answer got lost: the script looks whether it was done already."""
     call = args[CALL_ARG] if len(args) > CALL_ARG else b""
     if not isinstance(call, bytes) or len(call) != CALL_BYTES:
@@ -136,7 +138,7 @@ class Server:
         kind: type[Cluster | SingleServer] = Cluster if settings.cluster else SingleServer
         self._topology: Topology = kind(settings, make_pool)
         self._sender = Sender(settings, self._topology, clock, rng)
-        self._subscriber = Subscriber(lambda: make(*self._topology.node_of(None)), settings, clock, rng)
+        self._subscriber = Subscriber(lambda: make(*self._ear(rng)), settings, clock, rng)
         _servers.add(self)
 
     # -- calls
@@ -145,7 +147,7 @@ class Server:
         self,
         script: Script,
         keys: Sequence[bytes],
-        args: Sequence[Argument],
+        args: Sequence[Arg],
         *,
         timeout_s: float | None = None,
     ) -> Any:
@@ -169,11 +171,11 @@ class Server:
             self._perform(made[at : at + size])
         return [call.result for call in made]
 
-    def command(self, *args: Argument) -> Any:
+    def command(self, *args: Arg) -> Any:
         """A single command that may be repeated: one that reads, or that changes nothing the second time."""
         return self._one(_PlainCall(_key_of(args), args))
 
-    def everywhere(self, *args: Argument) -> list[Any]:
+    def everywhere(self, *args: Arg) -> list[Any]:
         """The same command on every server that has keys: one answer for each, of a single server one."""
         return [self._one(_PlainCall(None, args, node)) for node in self._nodes()]
 
@@ -215,6 +217,13 @@ class Server:
         """
         return self._subscriber.listen(channel, told)
 
+    def _ear(self, rng: random.Random) -> Node:
+        """Where to listen: what is published at one server of a cluster is heard at each."""
+        if self._subscriber.failed_in_a_row:
+            with suppress(driver.RedisError, OSError):
+                self._topology.refresh()
+        return rng.choice(self._topology.nodes())
+
     # -- the server as a whole
 
     def health(self) -> ServerHealth:
@@ -254,7 +263,7 @@ class Server:
         self._subscriber.reset()
 
 
-def _key_of(args: Sequence[Argument]) -> bytes | None:
+def _key_of(args: Sequence[Arg]) -> bytes | None:
     word = args[0] if isinstance(args[0], bytes) else str(args[0]).encode()
     at = 2 if word.upper() in _KEY_SECOND else 1
     if word.upper() in _KEYLESS or len(args) <= at:

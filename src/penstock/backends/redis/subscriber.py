@@ -51,7 +51,7 @@ class Subscriber:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._close_pipe()
-        self._failed = 0  # In a row.
+        self.failed_in_a_row = 0
         self.reconnects = 0
         self.is_connected = False
 
@@ -117,8 +117,8 @@ class Subscriber:
                 connection.connect()
                 self._hear(connection)
             except (driver.RedisError, PenstockError, OSError) as error:
-                self._failed += 1
-                if self._failed == 1:  # The same again and again would say nothing new.
+                self.failed_in_a_row += 1
+                if self.failed_in_a_row == 1:  # The same again and again would say nothing new.
                     log.warning("%s: not listening, and trying again: %s", self._settings.url, error)
             finally:
                 self.is_connected = False
@@ -128,7 +128,7 @@ class Subscriber:
             self._wait()
 
     def _wait(self) -> None:
-        wait_ns = to_ns(delay_s(self._settings, max(self._failed, 1), self._rng))
+        wait_ns = to_ns(delay_s(self._settings, max(self.failed_in_a_row, 1), self._rng))
         end_ns = self._clock.now_ns() + wait_ns
         with self._condition:
             self.reconnects += not self._closed
@@ -176,7 +176,7 @@ class Subscriber:
         if not isinstance(reply, list) or reply[0] not in (b"message", b"subscribe"):
             return
         self.is_connected = True
-        self._failed = 0
+        self.failed_in_a_row = 0
         with self._condition:
             listeners = list(self._listeners.get(reply[1], ()))
         for told in listeners:
