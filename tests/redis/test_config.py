@@ -12,9 +12,9 @@ import pytest
 
 import penstock
 from penstock import config, effective
-from penstock.backends.registry import check_config
+from penstock.backends.registry import check_config, check_keys, check_scripts
 from penstock.config import Config, EncryptionSettings
-from penstock.errors import InvalidConfig
+from penstock.errors import InvalidConfig, KeyMissing
 from penstock.redis_options import OPTIONS
 from penstock.redis_settings import RedisQueueSettings, RedisSettings, Secret, StreamSettings, schemes
 from tests.redis import origin
@@ -309,3 +309,18 @@ def test_the_environment_may_encrypt_a_store_that_a_url_opens() -> None:
     settings = config.from_url("redis+lists://localhost", environ).default
     assert isinstance(settings, RedisSettings)
     assert settings.encryption == EncryptionSettings(enabled=True, key_id="k")
+
+
+def test_encryption_without_its_key_is_refused_before_anything_is_opened(read: Read) -> None:
+    encryption = "{enabled: true, key_id: nobody-has}"
+    loaded = read(f"backends: {{b: {{url: 'redis+lists://localhost', encryption: {encryption}}}}}")
+    with pytest.raises(KeyMissing, match="nobody-has"):
+        check_keys(loaded)
+
+
+def test_scripts_of_queues_on_servers_are_checked_too(read: Read) -> None:
+    loaded = read(
+        "backends: {b: {url: 'redis+lists://localhost'}}\nqueues: {q: {backend: b, on_enqueue: 'not lua'}}"
+    )
+    with pytest.raises(InvalidConfig, match=r"queues\.q: .*on_enqueue"):
+        check_scripts(loaded)

@@ -129,6 +129,14 @@ def test_a_paused_server_is_waited_for(own_server: RunningServer, connected: Con
     assert len(clock.waits_s) == 1
 
 
+def test_clients_that_the_server_holds_up_are_waited_for(
+    own_server: RunningServer, connected: Connect
+) -> None:
+    server = connected(own_server, clock=SkippingClock(), read_timeout_s=0.1)
+    own_server.do("CLIENT", "PAUSE", 250)
+    assert server.run(COUNT, [b"n"], [0, FIRST])[1] == AGAIN
+
+
 def test_a_call_may_have_a_time_limit_of_its_own(own_server: RunningServer, connected: Connect) -> None:
     clock = SkippingClock(lambda number: own_server.resume())
     server = connected(own_server, clock=clock, read_timeout_s=60)

@@ -126,6 +126,19 @@ def test_until_the_new_password_is_there_calls_are_unauthorized_and_then_they_go
     assert server.command("ACL", "WHOAMI") == b"worker"
 
 
+def test_a_new_password_that_comes_a_moment_late_is_waited_for(
+    rotating: RunningServer, connected: Connect, tmp_path: Path
+) -> None:
+    file = tmp_path / "password"
+    file.write_text(OLD)
+    clock = SkippingClock(lambda number: number == 2 and file.write_text(NEW))
+    server = connected(rotating, username="worker", password=Secret(file=str(file)), clock=clock)
+    rotating.do("ACL", "SETUSER", "worker", "resetpass", f">{NEW}")
+    end_connections(rotating, "worker")
+    assert server.command("ACL", "WHOAMI") == b"worker"
+    assert len(clock.waits_s) == 2
+
+
 def test_who_listens_goes_on_after_a_change_of_password(
     rotating: RunningServer, connected: Connect, tmp_path: Path
 ) -> None:

@@ -76,7 +76,6 @@ class Sender:
         limit = limit or self._settings.retry.attempts
         redirections = attempts = 0
         pending = list(calls)
-        renewed = False
         last: Exception | None = None
         while True:
             trouble = self._round(pending)
@@ -89,9 +88,6 @@ class Sender:
                     continue
                 trouble = SENT_IN_CIRCLES
             self.meter.failed()
-            if failures.is_denied(trouble) and not renewed and self._may_have_new_credentials():
-                renewed = True
-                continue
             attempts += 1
             if attempts >= limit or not self._goes_on(trouble, attempts):
                 # What opened the breaker says more than that it is open.
@@ -199,7 +195,10 @@ class Sender:
 
     def _goes_on(self, trouble: Exception, attempts: int) -> bool:
         """Whether to try again, after the wait that comes before it."""
-        if not failures.is_trouble(trouble) and not failures.is_for_now(trouble):
+        if failures.is_denied(trouble):
+            if not self._may_have_new_credentials():
+                return False
+        elif not failures.is_trouble(trouble) and not failures.is_for_now(trouble):
             return False
         if failures.is_bad_certificate(trouble):
             return False
