@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import redis
 
 from penstock.backends.redis.connecting import Script
-from penstock.errors import BackendUnavailable, StorageFull
+from penstock.errors import BackendUnavailable, StorageError, StorageFull
 from penstock.redis_settings import RetrySettings
 from tests.redis.clocks import SkippingClock
 from tests.redis.conftest import Connect
@@ -212,6 +213,29 @@ def test_a_server_that_cannot_save_is_storage_full(own_server: RunningServer, co
     assert wait_until(lambda: own_server.client().info("persistence")["rdb_last_bgsave_status"] == "err", 10)
     with pytest.raises(StorageFull, match="cannot save"):
         server.run(COUNT, [b"n"], [0, FIRST])
+
+
+def test_a_server_of_another_kind_is_refused_without_trying_again(
+    shared_server: RunningServer, connected: Connect
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            client, _ = listener.accept()
+            with client:
+                client.recv(1000)
+                client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        other = threading.Thread(target=answer)
+        other.start()
+        with pytest.raises(StorageError, match=r"does not speak as Redis does.*check host and port"):
+            connected(shared_server, nodes=(listener.getsockname(),))
+        other.join()
+
+
+def test_a_host_that_nobody_knows_is_unavailable(shared_server: RunningServer, connected: Connect) -> None:
+    with pytest.raises(BackendUnavailable, match="does not answer"):
+        connected(shared_server, nodes=(("nobody.localhost.invalid", 1),), tls=True, clock=SkippingClock())
 
 
 def test_all_connections_in_use_is_an_error_that_names_the_setting(proxy: Proxy, connected: Connect) -> None:

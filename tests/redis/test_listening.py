@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.backends.redis.connecting import Script
+from penstock.errors import StorageError
 from penstock.redis_settings import RetrySettings
 from tests.redis.conftest import Connect
 from tests.redis.proxy import Proxy
@@ -124,6 +125,41 @@ def test_closing_ends_the_thread_and_its_connection(every_server: RunningServer,
     server.close()
     assert listeners() == []
     assert wait_until(lambda: every_server.do("PUBSUB", "NUMSUB", "c") == [b"c", 0])
+
+
+def test_a_listener_that_waits_for_who_closes_does_not_hold_it_up_for_ever(
+    every_server: RunningServer, connected: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.backends.redis.subscriber.CLOSE_S", 0.05)
+    server = connected(every_server)
+    lock, called = threading.Lock(), threading.Event()
+
+    def told() -> None:
+        called.set()
+        with lock:
+            pass
+
+    with lock:
+        server.listen(b"c", told)
+        assert called.wait(10)
+        server.close()
+    assert wait_until(lambda: listeners() == [])
+
+
+def test_what_was_closed_before_a_fork_is_closed_after_it(
+    every_server: RunningServer, connected: Connect
+) -> None:
+    server = connected(every_server)
+    server.close()
+    child = os.fork()
+    if child == 0:  # pragma: no cover  (in the child)
+        try:
+            server.command("PING")
+        except StorageError:
+            os._exit(0)
+        os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
 
 
 def test_a_child_after_a_fork_calls_and_hears_by_itself_and_its_parent_goes_on(

@@ -258,6 +258,8 @@ class Server:
 
     def after_fork(self) -> None:
         """In the child: connections, locks and threads of the parent are the parent's."""
+        if self._sender.is_closed:
+            return
         self._topology.reset()
         self._sender.reset()
         self._subscriber.reset()

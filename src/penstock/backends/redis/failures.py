@@ -82,6 +82,8 @@ def translated(error: BaseException, where: str) -> PenstockError:
         made = StorageFull(f"{where}: the server is out of memory: {said}; raise maxmemory or drain queues")
     elif code in _FOR_NOW or isinstance(error, (driver.ConnectionError, driver.TimeoutError)):
         made = BackendUnavailable(f"{where} does not answer: {f'{code} {said}'.strip()}; try again later")
+    elif isinstance(error, driver.InvalidResponse):
+        made = StorageError(f"{where} does not speak as Redis does: {said}; check host and port")
     elif code == "MISCONF":
         made = StorageFull(f"{where}: the server cannot save its data: {said}; look at its disk")
     else:

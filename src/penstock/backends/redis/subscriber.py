@@ -19,6 +19,9 @@ from penstock.redis_settings import RedisSettings
 #: So long a connection may be silent before it is asked whether it is still there.
 QUIET_S = 5.0
 
+#: So long `close` waits for the thread: it may be about to connect.
+CLOSE_S = 10.0
+
 Told = Callable[[], None]
 log = logging.getLogger("penstock.redis")
 
@@ -85,9 +88,12 @@ class Subscriber:
             self._condition.notify_all()
         self._wake()
         thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
-        self._close_pipe()
+        if thread is threading.current_thread():
+            return
+        if thread is not None:
+            thread.join(CLOSE_S)  # A listener may wait for a lock that whoever closes this holds.
+        if thread is None or not thread.is_alive():
+            self._close_pipe()
 
     def _start(self) -> None:
         if self._thread is None and not self._closed:
