@@ -9,10 +9,10 @@ ARGS  ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test soak demo bench bench-spark format lock clean
+.PHONY: help setup check test test-backend soak demo bench bench-spark format lock clean
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(VENV)/ready ## Create .venv with the locked packages and this one, editable
 
@@ -24,6 +24,10 @@ check: $(VENV)/ready ## Lint, formatting, types, layers
 
 test: $(VENV)/ready ## Run the tests on all cores
 	$(PY) -m pytest -n auto --maxprocesses 8 --dist loadgroup $(ARGS)
+
+test-backend: $(VENV)/ready ## Run the conformance suite against any store: make test-backend URL=redis+lists://localhost
+	@test -n "$(URL)" || { echo "Which one? make test-backend URL=redis+lists://localhost:6379/0" >&2; exit 2; }
+	@PENSTOCK_TEST_URL='$(URL)' $(PY) -m pytest tests/conformance/test_given_url.py $(ARGS)
 
 soak: $(VENV)/ready ## Run the suites that take minutes
 	$(PY) -m pytest -m soak $(ARGS)

@@ -10,9 +10,9 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from penstock.config import (
+    AnySettings,
     BackendSettings,
     Config,
-    StorageSettings,
     document,
     is_file,
     is_url,
@@ -20,6 +20,9 @@ from penstock.config import (
     resolve,
     variables,
 )
+from penstock.redis_config import is_redis, said_by
+from penstock.redis_options import OPTIONS, option_of
+from penstock.redis_settings import FLAVOURS, RedisSettings, Secret
 
 SECRET = "***"
 
@@ -42,9 +45,10 @@ def explain(target: str | os.PathLike[str], environ: Mapping[str, str] = os.envi
     if is_url(target):
         origins = _Origins("URL", masked_url(name), _url_keys(name), environ, engine_and_path=False)
     elif is_file(target):
-        origins = _Origins(
-            "file", name, set(_paths(document(target, environ))), environ, engine_and_path=True
-        )
+        tree = document(target, environ)
+        meant = set(_meant(tree))
+        given = {*_paths(tree), *meant, *_meant_for_queues(tree, meant)}
+        origins = _Origins("file", name, given, environ, engine_and_path=True)
     else:
         origins = _Origins("folder", name, {("storage", "path")}, environ, engine_and_path=False)
     return [_setting(path, value, origins) for path, value in _values(config)]
@@ -90,13 +94,32 @@ def _values(config: Config) -> Iterator[tuple[Path, Any]]:
         yield from _leaves(settings, ("queues", name))
 
 
-def _backend(path: Path, settings: StorageSettings | BackendSettings) -> Iterator[tuple[Path, Any]]:
-    if isinstance(settings, BackendSettings):
+def _backend(path: Path, settings: AnySettings) -> Iterator[tuple[Path, Any]]:
+    if isinstance(settings, RedisSettings):
+        yield from _redis(path, settings)
+    elif isinstance(settings, BackendSettings):
         yield (*path, "url"), masked_url(settings.url)
         for option in settings.options:
             yield (*path, option), SECRET
     else:
         yield from _leaves(msgspec.to_builtins(settings), path)
+
+
+def _redis(path: Path, settings: RedisSettings) -> Iterator[tuple[Path, Any]]:
+    """By the names that its keys have in a file. A secret is shown as one, a file that holds it by name."""
+    yield (*path, "url"), settings.url
+    for name, option in OPTIONS.items():
+        value: Any = settings
+        for part in option.field.split("."):
+            value = getattr(value, part)
+        if option.kind == "secret_file":
+            value = value.file if isinstance(value, Secret) else None
+        elif isinstance(value, Secret):
+            value = SECRET
+        yield (*path, *name.split(".")), value
+    yield from _leaves(msgspec.to_builtins(settings.encryption), (*path, "encryption"))
+    for queue, own in settings.queues.items():
+        yield from _leaves(msgspec.to_builtins(own), (*path, "queues", queue))
 
 
 def _leaves(values: Mapping[str, Any], path: Path) -> Iterator[tuple[Path, Any]]:
@@ -119,8 +142,31 @@ def _paths(tree: Mapping[str, Any], path: Path = ()) -> Iterator[Path]:
             yield here
 
 
+def _meant(tree: Mapping[str, Any]) -> Iterator[Path]:
+    """The keys of servers as they are shown, whichever block or section of the file has them."""
+    for path in _paths(tree):
+        if path[0] == "backends" and len(path) > 2:
+            yield (*path[:2], *option_of(path[2:]))
+        elif path[0] == "security" and len(path) == 3:
+            yield ("backends", path[1], *option_of(path[2:]))
+        elif path[0] == "config":
+            yield from (("backends", name, *option_of(path[1:])) for name in tree.get("backends") or ())
+
+
+def _meant_for_queues(tree: Mapping[str, Any], meant: set[Path]) -> Iterator[Path]:
+    """The keys of backends that queues have for themselves: those of the named one, and their own."""
+    for queue, settings in (tree.get("queues") or {}).items():
+        for block in (settings or {}).keys() & set(FLAVOURS):
+            base = settings.get("backend")
+            own = ("backends", f"{base}/{queue}")
+            yield from ((*own, *path[2:]) for path in meant if path[:2] == ("backends", base))
+            yield from ((*own, *option_of((leaf,))) for leaf in settings[block] or ())
+
+
 def _url_keys(url: str, path: Path = ("storage",)) -> set[Path]:
     """The keys that a URL says something about, below the place of its store."""
     options = {name for name, _ in parse_qsl(url.partition("?")[2], keep_blank_values=True)}
+    if is_redis(url):
+        return {(*path, name) for name in (*options, *said_by(url), "url")}
     named = (key.split(".") for key in variables() if key.rpartition(".")[2] in options)
     return {(*path, *key) for key in (*named, ["engine"], ["path"], ["url"])}

@@ -1,4 +1,4 @@
-"""A queue's settings: what `create_queue` takes and every backend stores."""
+"""A queue's settings, which every backend stores; and how any store encrypts, and limits scripts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,25 @@ from penstock.message import checked_name
 DAY_S = 86_400.0
 MAX_DURATION_S = 10 * 365 * DAY_S
 MAX_SCRIPT_BYTES = 64 * 1024
+
+
+class EncryptionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`key_id` names the key that new records are sealed with. `enabled` None: as the store was, so far.
+
+    Keys come from the environment, `key_file` (absolute once read) or `key_command` (its words).
+    """
+
+    enabled: bool | None = None
+    key_id: str = "main"
+    key_file: str | None = None
+    key_command: str | tuple[str, ...] | None = None
+
+
+class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What one call of a queue's script may take: processor time, and memory in bytes."""
+
+    time_limit_ms: int = 10
+    memory_limit: int = 2**20
 
 
 class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

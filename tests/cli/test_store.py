@@ -195,11 +195,14 @@ def test_a_store_in_memory_cannot_be_made(bare: Cli) -> None:
 def test_secrets_are_masked(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.backends import registry
 
-    monkeypatch.setitem(registry.BUILT_IN, "redis+lists", registry.BUILT_IN["memory"])
+    monkeypatch.setitem(registry.BUILT_IN, "other", registry.BUILT_IN["memory"])
     monkeypatch.setenv("REDIS_PASSWORD", "hunter2")
     (bare.folder / "penstock.yaml").write_text(
-        'backends: {fast: {url: "redis+lists://me:hunter2@host/0?token=hunter2", '
-        'password: "${REDIS_PASSWORD}"}}'
+        'backends:\n  fast: {url: "other://me:hunter2@host/0?token=hunter2", password: "${REDIS_PASSWORD}"}\n'
+        '  first: {url: "redis+lists://me@localhost/0", password: "${REDIS_PASSWORD}"}\n'
+        '  second: {url: "rediss+lists://me:hunter2@host/0"}\n'
+        "  third: {url: 'rediss+streams://host/0'}\n"
+        "security: {third: {auth_token: hunter2}}\n"
     )
     for form in ([], ["--json"]):
         shown = bare("config", "check", *form).out + bare("config", "show", *form).out

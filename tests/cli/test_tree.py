@@ -36,7 +36,7 @@ init, queues list, queues create, queues update, queues delete, enqueue, lease, 
 peek, get, list, due, stats, health, redrive, move, purge, events, journal append, journal scan,
 journal stats, journal configure, cursors list, cursors open, cursors read, cursors commit, cursors drop,
 state put, state get, state delete, throttles set, throttles get, throttles list, throttles delete, check,
-config check, config show, hooks test, info, bench, demo, worker, metrics, rekey,
+backends, config check, config show, hooks test, info, bench, demo, worker, metrics, rekey,
 reindex, quarantine list, quarantine get, quarantine drop, metrics, pipeline audit, pipeline report
 """
 

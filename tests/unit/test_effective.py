@@ -26,7 +26,7 @@ def file(tmp_path: Path) -> Path:
         storage: {path: ./data, rocksdb: {mode: low_space}, durability: interval}
         backends:
           scratch: {url: "memory:?durability=os"}
-          fast: {url: "redis+lists://me:hunter2@host", password: "${PASSWORD}"}
+          fast: {url: "redis+lists://me@host", password: "${PASSWORD}"}
         queues:
           emails: {lease_s: 60, retry: {policy: list, delays_s: [1, 2]}}
           clicks: {backend: fast}

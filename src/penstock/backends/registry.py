@@ -13,9 +13,18 @@ from typing import TYPE_CHECKING
 from penstock.backends.base import QueueBackend
 from penstock.backends.bulk import BulkReader, BulkWriter, Snapshot, WriteTicket
 from penstock.clock import Clock, SystemClock
-from penstock.config import DEFAULT, BackendSettings, Config, StorageSettings, masked_url
+from penstock.config import (
+    DEFAULT,
+    AnySettings,
+    BackendSettings,
+    Config,
+    HookSettings,
+    StorageSettings,
+    masked_url,
+)
 from penstock.errors import BackendNotInstalled, InvalidConfig
 from penstock.keyring import EnvironmentKeys, KeyProvider, configured_keys
+from penstock.redis_settings import RedisSettings, check_plaintext, schemes
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
@@ -31,6 +40,14 @@ BUILT_IN: dict[str, str] = {
     "rocksdb": "penstock.backends.sharing:open_rocksdb",
 }
 
+#: URL scheme of a server -> (the factory, the extra that its driver comes with).
+SERVERS: dict[str, tuple[str, str]] = dict.fromkeys(
+    schemes(), ("penstock.backends.redis.kinds:open_redis", "redis")
+)
+
+#: extra -> the package without which its backends cannot be opened.
+DRIVERS: dict[str, str] = {"redis": "redis"}
+
 #: What a snapshot says that it is read by -> the module that opens and releases it, imported when asked for.
 READERS: dict[str, str] = {
     "rocksdb": "penstock.backends.embedded.tables.reader",
@@ -41,7 +58,7 @@ WRITERS: dict[str, str] = {
     "rocksdb": "penstock.backends.embedded.stager:open_stager",
 }
 
-#: Takes settings, clock and generator; one of an embedded store also where its keys come from.
+#: Takes settings, clock and generator; one of Penstock's own also where its keys come from.
 Factory = Callable[..., QueueBackend]
 
 
@@ -55,13 +72,17 @@ def entry_points(*, group: str, name: str | None = None) -> EntryPoints:
 
 def known() -> list[str]:
     """Every engine and URL scheme that can be opened here."""
-    return sorted({*BUILT_IN, *(entry.name for entry in entry_points(group=ENTRY_POINT_GROUP))})
+    return sorted({*BUILT_IN, *SERVERS, *(entry.name for entry in entry_points(group=ENTRY_POINT_GROUP))})
 
 
 def factory(name: str) -> Factory:
     """The factory of an engine or URL scheme; an unknown one is refused with the known ones."""
-    if name in BUILT_IN:
-        module, _, attribute = BUILT_IN[name].partition(":")
+    if name in BUILT_IN or name in SERVERS:
+        module, _, attribute = (BUILT_IN.get(name) or SERVERS[name][0]).partition(":")
+        if name in SERVERS:
+            missing = not_installed(name)
+            if missing is not None:
+                raise missing
         built_in: Factory = getattr(import_module(module), attribute)
         return built_in
     for entry in entry_points(group=ENTRY_POINT_GROUP, name=name):
@@ -70,10 +91,22 @@ def factory(name: str) -> Factory:
     raise InvalidConfig(f"backend {name!r} is not known; known: {', '.join(known())}")
 
 
-def factory_of(settings: StorageSettings | BackendSettings) -> Factory:
+def not_installed(name: str) -> BackendNotInstalled | None:
+    """What has to be installed before an engine or URL scheme can be opened, if anything."""
+    from importlib.util import find_spec
+
+    _, extra = SERVERS.get(name, ("", ""))
+    if extra and find_spec(DRIVERS[extra]) is None:
+        return BackendNotInstalled(DRIVERS[extra], extra)
+    return None
+
+
+def factory_of(settings: AnySettings) -> Factory:
     """The factory of what the settings name: an engine, or a URL's scheme."""
     if isinstance(settings, StorageSettings):
         return factory(settings.engine)
+    if isinstance(settings, RedisSettings):
+        return factory(settings.scheme)
     scheme, colon, _ = settings.url.partition(":")
     if not colon:
         shown = masked_url(settings.url)
@@ -95,6 +128,9 @@ def check_config(config: Config) -> None:
     for name, settings in config.all_backends().items():
         with naming(config.source, _key(name)):
             factory_of(settings)
+            if isinstance(settings, RedisSettings):
+                for host, _ in settings.nodes:
+                    check_plaintext(settings, host)
 
 
 def check_keys(config: Config) -> None:
@@ -102,7 +138,7 @@ def check_keys(config: Config) -> None:
     from penstock.backends.embedded.encryption import needed_key
 
     for name, settings in config.all_backends().items():
-        if isinstance(settings, StorageSettings) and settings.encryption.enabled:
+        if not isinstance(settings, BackendSettings) and settings.encryption.enabled:
             encryption = settings.encryption
             provider = configured_keys(encryption.key_file, encryption.key_command)
             needed_key(provider, encryption.key_id, f"{config.source}: {_key(name)}")
@@ -115,10 +151,11 @@ def check_scripts(config: Config) -> None:
     from penstock.hooks.wire import HOOKS
 
     for backend, settings in config.all_backends().items():
-        if not isinstance(settings, StorageSettings):
+        if isinstance(settings, BackendSettings):
             continue
+        limits = settings.hooks if isinstance(settings, StorageSettings) else HookSettings()
         queues = [(name, one.settings) for name, one in config.queues.items() if one.backend == backend]
-        with closing(Scripts(settings.hooks, SystemClock(), lambda key: None)) as scripts:
+        with closing(Scripts(limits, SystemClock(), lambda key: None)) as scripts:
             for (name, queue), hook in product(queues, HOOKS):
                 text = getattr(queue, hook)
                 if text is not None:
@@ -142,15 +179,15 @@ def _key(backend: str) -> str:
 
 
 def open_backend(
-    settings: StorageSettings | BackendSettings,
+    settings: AnySettings,
     clock: Clock | None,
     rng: random.Random | None,
     keys: KeyProvider | None = None,
 ) -> QueueBackend:
     """Open what the settings name. A third-party factory gets its `BackendSettings`."""
-    if isinstance(settings, StorageSettings):
-        return factory_of(settings)(settings, clock, rng, keys)
-    return factory_of(settings)(settings, clock, rng)
+    if isinstance(settings, BackendSettings):
+        return factory_of(settings)(settings, clock, rng)
+    return factory_of(settings)(settings, clock, rng, keys)
 
 
 def open_reader(

@@ -41,6 +41,7 @@ COMMANDS: dict[str, Place] = {
     "stats": Place(_STORE, "stats", "Show the numbers of the queues: depth by state, ages, rates."),
     "health": Place(_STORE, "store", "Say whether the store is well."),
     "info": Place(_STORE, "store", "Show what is open: version, place, engine, durability, capabilities."),
+    "backends": Place(_STORE, "backends", "List the backends that there are; ask those configured."),
     "config": Place(_STORE, "config", "Check and show the configuration."),
     "enqueue": Place(_MESSAGES, "enqueue", "Store messages: a payload, standard input, or files."),
     "lease": Place(_MESSAGES, "consume", "Take messages under a lease, each with its receipt."),

@@ -28,7 +28,8 @@ def test_every_key_and_variable_is_documented() -> None:
 
 
 def test_every_documented_default_is_the_default() -> None:
-    rows = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| ([^|]*) \|", DOCS.read_text(), re.MULTILINE))
+    embedded = DOCS.read_text().partition("## The Redis family")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \|[^|]*\| ([^|]*) \|", embedded, re.MULTILINE))
     for struct in (
         StorageSettings(),
         RocksDBSettings(),

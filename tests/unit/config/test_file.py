@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from penstock import config
-from penstock.config import BackendSettings, EncryptionSettings, StorageSettings
+from penstock.config import EncryptionSettings, StorageSettings
 from penstock.errors import InvalidConfig
+from penstock.redis_settings import RedisSettings, Secret
 from penstock.settings import QueueSettings
 from tests.unit.config.reading import SAMPLE, Read, Refuse, storage_of
+
+SECTIONS = "storage, backends, queues, security, config"
 
 
 def test_the_documented_sample_loads_as_written(read: Read) -> None:
@@ -20,7 +23,7 @@ def test_the_documented_sample_loads_as_written(read: Read) -> None:
         path="/home/ann/penstock-data", encryption=EncryptionSettings(enabled=False)
     )
     assert loaded.backends == {
-        "fast": BackendSettings(url="redis+lists://localhost:6379/0", options={"password": "hunter2"})
+        "fast": RedisSettings(password=Secret("hunter2", template="${REDIS_PASSWORD}"))
     }
     assert {name: queue.backend for name, queue in loaded.queues.items()} == {
         "emails": "default",
@@ -51,13 +54,11 @@ def test_settings_are_frozen(read: Read) -> None:
 
 @pytest.mark.parametrize("text", ["- a", "text", "42", "[storage]", "null and void"])
 def test_a_document_that_is_not_a_mapping_is_refused(refusal: Refuse, text: str) -> None:
-    assert re.fullmatch(
-        r"must be a mapping, not \w+; accepted keys: storage, backends, queues", refusal(text)
-    )
+    assert re.fullmatch(rf"must be a mapping, not \w+; accepted keys: {SECTIONS}", refusal(text))
 
 
 def test_an_unknown_section_is_refused_with_the_known_ones(refusal: Refuse) -> None:
-    assert refusal("storrage: {}") == "storrage is not known; accepted: storage, backends, queues"
+    assert refusal("storrage: {}") == f"storrage is not known; accepted: {SECTIONS}"
 
 
 @pytest.mark.parametrize(

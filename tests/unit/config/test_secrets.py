@@ -17,14 +17,14 @@ SECRET = "hunter2"
 @pytest.mark.parametrize(
     "url",
     [
-        "redis+lists://:hunter2@host/0",
-        "redis+lists://user:hunter2@host/0",
-        "redis+lists://hunter2@host/0",
-        "redis+lists://u:a/hunter2@host/0",
-        "redis+lists://u:a@hunter2@host/0",
-        "redis+lists://u:a?hunter2@host/0",
-        "redis+lists://host/0?password=hunter2",
-        "redis+lists://host/0?a=b&password=hunter2&c=d",
+        "other+x://:hunter2@host/0",
+        "other+x://user:hunter2@host/0",
+        "other+x://hunter2@host/0",
+        "other+x://u:a/hunter2@host/0",
+        "other+x://u:a@hunter2@host/0",
+        "other+x://u:a?hunter2@host/0",
+        "other+x://host/0?password=hunter2",
+        "other+x://host/0?a=b&password=hunter2&c=d",
         "postgres:u:hunter2@host",
     ],
 )

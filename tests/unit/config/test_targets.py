@@ -9,6 +9,7 @@ import pytest
 from penstock import config
 from penstock.config import BackendSettings, RocksDBSettings, StorageSettings
 from penstock.errors import InvalidConfig
+from penstock.redis_settings import RedisSettings
 from tests.unit.config.reading import HOME, storage_of, url_refusal, url_storage
 
 
@@ -107,8 +108,6 @@ def test_a_wrong_size_in_a_url_is_refused_with_the_units() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "redis+lists://host:6379/0",
-        "rediss+streams://host/0?cluster=true",
         "http://host:9324",
         "postgres://db",
         "unheard-of:x",
@@ -157,7 +156,7 @@ def test_resolve_tells_configs_urls_files_and_folders_apart(
     assert storage_of(config.resolve("a.yaml", {})).engine == "memory"
     assert storage_of(config.resolve(Path("a.yaml"), {})).engine == "memory"
     assert storage_of(config.resolve("B.YML", {})).durability == "os"
-    assert config.resolve("redis+lists://h", {}).default == BackendSettings(url="redis+lists://h")
+    assert config.resolve("redis+lists://h", {}).default == RedisSettings(nodes=(("h", 6379),))
 
 
 @pytest.mark.parametrize(

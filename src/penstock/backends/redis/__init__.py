@@ -1,0 +1,1 @@
+"""The Redis family: Redis, Valkey, KeyDB and Dragonfly, single or as a cluster."""

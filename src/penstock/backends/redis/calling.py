@@ -1,0 +1,233 @@
+"""How calls reach servers: one exchange is one round trip; what failed is sent again while that may help."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from penstock.backends.redis import driver, failures
+from penstock.backends.redis.meter import Meter
+from penstock.backends.redis.topology import Node, Topology
+from penstock.clock import Clock, to_ns
+from penstock.errors import BackendUnavailable
+from penstock.redis_settings import RedisSettings
+
+MAX_REDIRECTIONS = 16
+
+Arg = bytes | int | float | str
+
+
+class Call:
+    """One command, its way to the right server, and in the end its answer or error."""
+
+    __slots__ = ("asked", "done", "is_sent", "key", "pinned", "result", "timeout_s")
+
+    def __init__(self, key: bytes | None, timeout_s: float | None = None, pinned: Node | None = None) -> None:
+        self.key = key
+        self.timeout_s = timeout_s
+        self.pinned = pinned  # The server that is meant, whatever the key.
+        self.asked: Node | None = None  # Where its slot is being moved to.
+        self.is_sent = False  # An answer got lost: the server may have done it already.
+        self.done = False
+        self.result: Any = None
+
+    def command(self) -> Sequence[Arg]:
+        raise NotImplementedError
+
+    def not_loaded(self) -> None:
+        """The server does not have the script."""
+
+    def finish(self, result: Any) -> None:
+        self.result = result
+        self.done = True
+
+
+class Sender:
+    """Sends calls over a topology: redirections, repetitions with delays, the breaker, and the figures."""
+
+    def __init__(self, settings: RedisSettings, topology: Topology, clock: Clock, rng: random.Random) -> None:
+        self._settings = settings
+        self._topology = topology
+        self._clock = clock
+        self._rng = rng
+        self._read_timeout_s = settings.read_timeout_s
+        self.where = f"{settings.scheme}://{settings.address}"
+        self.reset()
+
+    def reset(self) -> None:
+        """As new; after a fork too."""
+        self.meter = Meter(self._clock)
+        self._pause = threading.Condition()
+        self.is_closed = False
+
+    def close(self) -> None:
+        with self._pause:
+            self.is_closed = True
+            self._pause.notify_all()
+
+    def perform(self, calls: Sequence[Call], limit: int | None = None) -> None:
+        """Every call has its result afterwards: what the server answered, or an error of Penstock.
+
+        `limit` is how often they are sent, where that is not what the settings say.
+        """
+        limit = limit or self._settings.retry.attempts
+        redirections = attempts = 0
+        pending = list(calls)
+        last: Exception | None = None
+        while True:
+            trouble = self._round(pending)
+            pending = [call for call in pending if not call.done]
+            if not pending:
+                return
+            if trouble is None:
+                redirections += 1
+                if redirections <= MAX_REDIRECTIONS:
+                    continue
+                trouble = SENT_IN_CIRCLES
+            self.meter.failed()
+            attempts += 1
+            if attempts >= limit or not self._goes_on(trouble, attempts):
+                # What opened the breaker says more than that it is open.
+                told = last if last and isinstance(trouble, BackendUnavailable) else trouble
+                for call in pending:
+                    call.finish(failures.translated(told, self.where))
+                return
+            last = trouble
+
+    def _round(self, pending: Sequence[Call]) -> Exception | None:
+        """Send each call once, those for one server together; the last thing that is to be waited for."""
+        trouble: Exception | None = None
+        groups: dict[tuple[Node, bool], list[Call]] = {}
+        for call in pending:
+            try:
+                node = call.asked or call.pinned or self._topology.node_of(call.key)
+            except (driver.RedisError, OSError) as error:
+                trouble = error
+                continue
+            groups.setdefault((node, call.asked is not None), []).append(call)
+        for (node, asking), group in groups.items():
+            trouble = self._exchange(node, group, asking) or trouble
+        return trouble
+
+    def _exchange(self, node: Node, calls: Sequence[Call], asking: bool) -> Exception | None:
+        """One round trip with one server."""
+        started_ns = self._clock.now_ns()
+        pool = self._topology.pool_of(node)
+        try:
+            pool.breaker.check(self.where)
+            connection = pool.take()
+            try:
+                trouble = self._talk(connection, node, calls, asking)
+            except BaseException:
+                connection.disconnect()  # Its answers would be taken for those of the next call.
+                raise
+            finally:
+                pool.give(connection)
+        except (BackendUnavailable, driver.RedisError, OSError) as error:
+            if failures.is_trouble(error):
+                pool.breaker.failed()
+            return error
+        pool.breaker.succeeded()
+        self.meter.took(self._clock.now_ns() - started_ns)
+        return trouble
+
+    def _talk(
+        self, connection: driver.AnyConnection, node: Node, calls: Sequence[Call], asking: bool
+    ) -> Exception | None:
+        """Send the calls and hear their answers; those without one may have been done all the same."""
+        trouble: Exception | None = None
+        packed = connection.pack_commands([c for call in calls for c in _with_asking(call, asking)])
+        waiting = list(reversed(calls))
+        try:
+            connection.send_packed_command(packed, check_health=False)
+            while waiting:
+                call = waiting[-1]
+                if asking:
+                    call.asked = None
+                    self._answer(connection, call)
+                reply = self._answer(connection, call)
+                waiting.pop()
+                trouble = self._take(call, reply, node) or trouble
+        finally:
+            for call in waiting:
+                call.is_sent = True
+        return trouble
+
+    def _answer(self, connection: driver.AnyConnection, call: Call) -> Any:
+        try:
+            return connection.read_response(timeout=call.timeout_s or self._read_timeout_s)
+        except driver.ResponseError as error:
+            return error
+
+    def _take(self, call: Call, reply: Any, node: Node) -> Exception | None:
+        """What an answer means for its call; an error if it is to be waited for."""
+        if not isinstance(reply, driver.ResponseError):
+            call.finish(reply)
+            return None
+        if failures.code_of(reply) == "NOSCRIPT":
+            call.not_loaded()
+        elif isinstance(reply, driver.AskError):
+            elsewhere = (reply.host or node[0], reply.port)  # Without a host: where the answer came from.
+            if isinstance(reply, driver.MovedError):
+                self._topology.moved(reply.slot_id, elsewhere)
+            else:
+                call.asked = elsewhere
+        elif failures.is_for_now(reply):
+            return reply
+        else:
+            call.finish(failures.translated(reply, self.where))
+        return None
+
+    def _may_have_new_credentials(self) -> bool:
+        """Look again: whoever changes a password on the server changes it for us too."""
+        password = self._settings.password
+        if password is None or not password.can_change:
+            return False
+        self._renew()
+        return True
+
+    def _renew(self) -> None:
+        for pool in self._topology.pools():
+            pool.renew()
+
+    def _goes_on(self, trouble: Exception, attempts: int) -> bool:
+        """Whether to try again, after the wait that comes before it."""
+        if failures.is_denied(trouble):
+            if not self._may_have_new_credentials():
+                return False
+        elif not failures.is_trouble(trouble) and not failures.is_for_now(trouble):
+            return False
+        if failures.is_bad_certificate(trouble):
+            return False
+        if failures.code_of(trouble) == "READONLY":
+            self._renew()  # The name may lead to another server by now.
+        self._wait(attempts)
+        if self.is_closed:
+            return False
+        with suppress(driver.RedisError, OSError):  # The next attempt meets it too, and counts it.
+            self._topology.refresh()
+        return True
+
+    def _wait(self, attempts: int) -> None:
+        wait_ns = to_ns(delay_s(self._settings, attempts, self._rng))
+        end_ns = self._clock.now_ns() + wait_ns
+        with self._pause:
+            while not self.is_closed and 0 < (left_ns := end_ns - self._clock.now_ns()) <= wait_ns:
+                self._clock.wait(self._pause, left_ns)
+
+
+def delay_s(settings: RedisSettings, attempts: int, rng: random.Random) -> float:
+    """Doubled with each attempt up to a limit; between half of it and all of it, so that clients spread."""
+    retry = settings.retry
+    longest = min(retry.first_delay_s * 2.0 ** min(attempts - 1, 30), retry.max_delay_s)
+    return longest * (0.5 + rng.random() / 2)
+
+
+def _with_asking(call: Call, asking: bool) -> list[Sequence[Arg]]:
+    return [("ASKING",), call.command()] if asking else [call.command()]
+
+
+SENT_IN_CIRCLES = driver.ConnectionError("its servers send calls from one to the other and back")
