@@ -28,6 +28,7 @@ _SIGNS = ("PENSTOCK", "CURRENT")
 #: engine or URL scheme -> the factory, imported when it is asked for.
 BUILT_IN: dict[str, str] = {
     "memory": "penstock.backends.embedded.opening:open_memory",
+    "redis+lists": "penstock.backends.redis.opening:open_lists",
     "rocksdb": "penstock.backends.sharing:open_rocksdb",
 }
 

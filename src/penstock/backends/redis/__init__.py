@@ -1,0 +1,1 @@
+"""Queues on servers of the Redis family."""
