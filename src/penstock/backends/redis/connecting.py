@@ -6,7 +6,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -19,9 +19,6 @@ from penstock.errors import (
     StorageFull,
     Unauthorized,
 )
-
-if TYPE_CHECKING:
-    import redis
 
 Arg = bytes | int | float | str
 
@@ -106,7 +103,7 @@ def translated() -> Iterator[None]:
 class Server:
     """A Redis server that scripts are run on. Safe from any thread."""
 
-    def __init__(self, client: redis.Redis, settings: RedisSettings) -> None:
+    def __init__(self, client: Any, settings: RedisSettings) -> None:
         self._client = client
         self._settings = settings
         self._closed = False
@@ -118,7 +115,7 @@ class Server:
     ) -> Any:
         redis = driver()
         self._check_open()
-        command = ["EVALSHA", script.sha, len(keys), *keys, *args]
+        command: list[Arg] = ["EVALSHA", script.sha, len(keys), *keys, *args]
         for attempt in range(ATTEMPTS):
             try:
                 with translated():
@@ -130,8 +127,9 @@ class Server:
             except BackendUnavailable:
                 if attempt == ATTEMPTS - 1:
                     raise
-                if len(args) > CALL_ARG and isinstance(args[CALL_ARG], bytes):
-                    command[3 + len(keys) + CALL_ARG] = args[CALL_ARG][:-1] + b"1"
+                told = args[CALL_ARG]
+                if isinstance(told, bytes):
+                    command[3 + len(keys) + CALL_ARG] = told[:-1] + b"1"
         raise BackendUnavailable("redis does not answer")
 
     def run_many(self, calls: Sequence[tuple[Script, Sequence[bytes], Sequence[Arg]]]) -> list[Any]:
@@ -177,7 +175,7 @@ class Server:
 class _Listener:
     """The one connection that is told what others publish."""
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: Any) -> None:
         self._pubsub = client.pubsub(ignore_subscribe_messages=False)
         self._told: dict[bytes, list[Callable[[], None]]] = {}
         self._ready: dict[bytes, threading.Event] = {}

@@ -26,6 +26,7 @@ SERVERS_TIME = -1
 ROW_VERSION = b"\x01"
 #: Times that a call is begun anew because the queue was changed meanwhile.
 MOST_CHANGES = 100
+PATIENCE_S = 0.05
 
 
 class QueueRow(msgspec.Struct, array_like=True, frozen=True):
@@ -119,11 +120,9 @@ class Engine:
         return known
 
     def load(self, name: str) -> Known | None:
-        if not isinstance(name, str):
-            return None
         try:
             raw = self.server.command("HGET", self.keys.queues, name.encode())
-        except UnicodeEncodeError:
+        except (AttributeError, UnicodeEncodeError):  # No name at all.
             return None
         if raw is None:
             self._known.pop(name, None)
@@ -152,7 +151,9 @@ class Engine:
 
     def with_queue(self, name: str, act: Callable[[Known], T]) -> T:
         """Act on a queue; anew where it turns out to be changed."""
-        for _ in range(MOST_CHANGES):
+        for attempt in range(MOST_CHANGES):
+            if attempt > 2:
+                self.closed.wait(PATIENCE_S)  # A repair is at it.
             q = self.queue(name)
             try:
                 return act(q)

@@ -82,10 +82,9 @@ class Looking:
         while True:
             most = min(SLICE, limit - len(items))
             rows = self._rows(q, code, most, *_bounds(code, position, fairness_key))
-            for position, message in rows:
-                looked += 1
-                if message is not None and fairness_key in (None, message.fairness_key):
-                    items.append(message)
+            looked += len(rows)
+            items += [one for _, one in rows if one is not None and fairness_key in (None, one.fairness_key)]
+            position = rows[-1][0] if rows else position
             if len(rows) < most:
                 return Page(items, None)
             if len(items) >= limit or looked >= limit * ROWS_PER_FILTERED_ITEM:

@@ -63,7 +63,8 @@ class Moving:
             except InvalidMessage as error:
                 parsed.append(Outcome(as_answer(error)))
         raw_ids = [raw for raw in parsed if isinstance(raw, bytes)]
-        if queue == target and self._engine.queue(queue):
+        if queue == target:
+            self._engine.queue(queue)
             raise InvalidMessage(f"move: target {target!r} is the queue itself")
 
         def act(q: Known) -> list[Outcome]:

@@ -178,7 +178,7 @@ class Numbers:
             q = self._engine.known(name, row)
             with contextlib.suppress(QueueChanged, QueueNotFound):
                 found.append(sorted(self._due_of(q, start_us, end, limit, resume)))
-        out = []
+        out: list[DueItem] = []
         for at_us, kind, number, raw, name in heapq.merge(*found):
             if len(out) == limit:
                 break

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -64,20 +65,17 @@ def level_of(priority: int) -> int:
 
 def decode_state(raw: bytes) -> StateRecord:
     try:
-        *numbers, level, key_bytes = _FIXED.unpack_from(raw)
+        numbers = _FIXED.unpack_from(raw)
+        key_bytes = numbers[-1]
         at = _SIZE + key_bytes
         key = raw[_SIZE:at]
         consumer_end = at + 2 + int.from_bytes(raw[at : at + 2], "big")
         reason_end = consumer_end + 4 + int.from_bytes(raw[consumer_end : consumer_end + 4], "big")
         if reason_end != len(raw) or not 1 <= numbers[0] <= GONE:
             raise StorageCorrupt(f"state record of {len(raw)} bytes does not decode")
-        return StateRecord(
-            *numbers,
-            level,
-            key,
-            raw[at + 2 : consumer_end].decode(),
-            raw[consumer_end + 4 : reason_end].decode(),
-        )
+        consumer, reason = raw[at + 2 : consumer_end], raw[consumer_end + 4 : reason_end]
+        fields: list[Any] = [*numbers[:-1], key, consumer.decode(), reason.decode()]
+        return StateRecord(*fields)
     except (struct.error, UnicodeDecodeError) as error:
         raise StorageCorrupt(f"state record does not decode: {error}") from error
 
@@ -184,7 +182,7 @@ def decode_counters(raw: bytes) -> Counters:
             raise StorageCorrupt(f"counters of version {numbers[:1]}, {len(numbers)} numbers, do not decode")
     except msgspec.DecodeError as error:
         raise StorageCorrupt(f"counters do not decode: {error}") from error
-    return Counters(*numbers[:_PLAIN], turns=tuple(numbers[_PLAIN:]))  # type: ignore[arg-type]
+    return msgspec.convert([*numbers[:_PLAIN], numbers[_PLAIN:]], Counters)
 
 
 def encode_counters(counters: Counters) -> bytes:

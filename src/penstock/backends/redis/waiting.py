@@ -44,7 +44,7 @@ class Bells:
 
     @contextmanager
     def waiting(self, channel: bytes) -> Iterator[Bell]:
-        """The queue's bell. It is listened to from then on: queues that are waited for once mostly are again."""
+        """The queue's bell, listened to from then on: who waits once mostly waits again."""
         with self._lock:
             bell = self._bells.get(channel)
             if bell is None:

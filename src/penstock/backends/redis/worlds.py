@@ -190,7 +190,7 @@ class Worlds:
             while True:
                 raw = self._raw(world)
                 row = msgspec.structs.replace(_unpacked(raw), retention_s=kept_s, max_bytes=size)
-                args = [name, raw or b"", _packed(row), 0, 0]
+                args: list[Arg] = [name, raw or b"", _packed(row), 0, 0]
                 reply = engine.server.run(script("world_append"), self.keys(world), [*engine.head(), *args])
                 if reply[0] != CHANGED:
                     return
@@ -228,6 +228,25 @@ class Worlds:
                 if row.retention_s is not None or row.max_bytes is not None:
                     out.append(name.decode())
         return sorted(out)
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """World and what is wrong with it."""
+        raw = self._engine.server.command("HGETALL", self._engine.keys.worlds)
+        pairs = raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)
+        for name, record in list(pairs):
+            world = name.decode()
+            try:
+                row = _unpacked(record)
+                seq, size = row.base_seq, 0
+                for frame in self._frames(world, row.base_seq):
+                    entries = list(decode_entries(frame, world))
+                    if entries[0].seq != seq + 1:
+                        yield world, f"{entries[0].seq} follows {seq}"
+                    seq, size = entries[-1].seq, size + len(frame)
+                if (seq, size) != (row.next_seq - 1, row.bytes) and self._raw(world) == record:
+                    yield world, f"{seq} entries of {size} bytes, not {row.next_seq - 1} of {row.bytes}"
+            except StorageCorrupt as error:
+                yield world, str(error)
 
     def _raw(self, world: str) -> bytes | None:
         raw: Any = self._engine.server.command("HGET", self._engine.keys.worlds, world.encode())
