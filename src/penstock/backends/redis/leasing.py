@@ -92,14 +92,13 @@ class Leasing:
         return self._engine.with_queue(queue, act)
 
     def _deliveries(self, q: Known, reply: Sequence[Any], lease_us: int, consumer: str) -> list[Delivery]:
-        _, now_us, seq, ids, attempts, expiries, enqueued, bodies, visible = reply
+        _, now_us, seq, ids, attempts, raw_times, bodies = reply
         count = len(bodies)
         out: list[Delivery] = []
         start, first, name = q.token_start, int(seq), q.name
         now_ns, until_ns = now_us * 1000, (now_us + lease_us) * 1000
         tries = struct.unpack(f">{count}I", attempts)
-        expires = struct.unpack(f">{count}Q", expiries)
-        since = struct.unpack(f">{count}Q", enqueued)
+        times = struct.unpack(f">{4 * count}Q", raw_times)
         known = self._variables
         for i, body in enumerate(bodies):
             if body is None:
@@ -127,15 +126,15 @@ class Leasing:
                     throttle_keys,
                     priority,
                     dedup_id,
-                    since[i] * 1000,
-                    expires[i] * 1000 or None,
+                    times[4 * i + 3] * 1000,
+                    times[4 * i] * 1000 or None,
                     consumer,
                     now_ns,
                     until_ns,
                 )
             )
-        times = [one * 1000 for one in struct.unpack(f">{count}Q", visible)]
-        self._settling.meters[name].waits.observe_since(now_ns, times)
+        visible_ns = [one * 1000 for one in times[2::4]]
+        self._settling.meters[name].waits.observe_since(now_ns, visible_ns)
         counted = self.served.setdefault(name, Counter())
         counted.update([delivery.fairness_key for delivery in out])
         if len(counted) > KEYS_COUNTED:

@@ -40,8 +40,8 @@ MOST_MESSAGES = 1000
 MOST_BYTES = 8 << 20
 
 GIVEN, DEDUP = 1, 2
-_PLAIN_ROW = struct.Struct(">HH")
-_ROW = struct.Struct(">HHBQQ16s")
+_PLAIN_ROW = struct.Struct(">H")
+_ROW = struct.Struct(">HBQQ16s")
 _REPLACE_ROW = struct.Struct(">QHQQ")
 _NO_TIME = bytes(8)
 #: Shapes of plain messages that are remembered.
@@ -57,7 +57,8 @@ class _Item(NamedTuple):
 
     place: int
     raw_id: bytes
-    lane: bytes
+    #: Lane and weight.
+    shape: bytes
     body: bytes
     m: NewMessage
     plain: bool
@@ -98,18 +99,19 @@ class Sending:
 
     def _send(self, q: Known, items: Sequence[_Item]) -> Sequence[bytes]:
         """For each '' or the id of the message that answers for it."""
-        lanes: dict[bytes, int] = {}
+        shapes: dict[bytes, int] = {}
         plain = True
         for item in items:
             plain = plain and item.plain
-            if item.lane not in lanes:
-                lanes[item.lane] = len(lanes) + 1
-        if plain:
+            if item.shape not in shapes:
+                shapes[item.shape] = len(shapes) + 1
+        rows = b""  # All of one shape, and plain: nothing to say of each.
+        if not plain:
+            rows = b"".join([_row(item, shapes[item.shape]) for item in items])
+        elif len(shapes) > 1:
             pack = _PLAIN_ROW.pack
-            rows = b"".join([pack(lanes[item.lane], item.m.weight) for item in items])
-        else:
-            rows = b"".join([_row(item, lanes[item.lane]) for item in items])
-        sent: list[Arg] = [len(items), rows, int(plain), len(lanes), *lanes]
+            rows = b"".join([pack(shapes[item.shape]) for item in items])
+        sent: list[Arg] = [len(items), rows, int(plain), len(shapes), *shapes]
         for item in items:
             sent += (item.raw_id, item.body)
         reply = self._engine.run("enqueue", [q], *sent)
@@ -129,7 +131,7 @@ class Sending:
             and m.dedup_id is None
             and m.id is None
         ):
-            line, head = self._shape(q, m)
+            shape, head = self._shape(q, m)
             if m.headers:
                 check_headers(m.headers)
                 variable = encode_variable((m.fairness_key, m.headers, (), None))
@@ -138,11 +140,11 @@ class Sending:
             over = q.settings.compress_over_bytes
             if over is not None and len(m.payload) > over:
                 body = compact_body(body, len(m.payload))
-            return _Item(place, new_id, line, body, m, True)
+            return _Item(place, new_id, shape, body, m, True)
         self._check(q, m)
         raw_id = new_id if m.id is None else parse_new_id(m.id)
         body = encode_body(_body(m, m.headers, m.dedup_id), q.settings.compress_over_bytes)
-        return _Item(place, raw_id, _lane(q, m), body, m, False)
+        return _Item(place, raw_id, _shape_of(q, m), body, m, False)
 
     def _shape(self, q: Known, m: NewMessage) -> tuple[bytes, bytes]:
         """What plain messages of one key, priority and weight share: lane, and all before the payload."""
@@ -154,7 +156,7 @@ class Sending:
             self._check(q, m)
             variable = encode_variable((m.fairness_key, {}, (), None))
             head = before_order(m.priority, m.weight, 0) + _NO_TIME + after_order(variable)
-            shape = lane(level_of(m.priority), m.fairness_key.encode()), head
+            shape = lane(level_of(m.priority), m.fairness_key.encode()) + m.weight.to_bytes(2, "big"), head
             if len(self._shapes) >= SHAPES_KEPT:
                 self._shapes = {}
             self._shapes[str(m.fairness_key), m.priority, m.weight] = shape
@@ -233,7 +235,7 @@ class Sending:
             m, old = item.m, decode_body(raw)
             body = _body(m, {**m.headers, **owned(old.headers)}, old.dedup_id)
             rows.append(_REPLACE_ROW.pack(record.seq, m.weight, _us(m.delay_s), _us(m.ttl_s)))
-            sent += [item.raw_id, item.lane, encode_body(body, q.settings.compress_over_bytes)]
+            sent += [item.raw_id, item.shape[:-2], encode_body(body, q.settings.compress_over_bytes)]
         answers = self._engine.run("replace", [q], b"".join(rows), *sent)[2]
         again = []
         for (item, _), answer in zip(good, answers, strict=True):
@@ -247,8 +249,9 @@ class Sending:
 _Found = tuple[StateRecord, bytes]
 
 
-def _lane(q: Known, m: NewMessage) -> bytes:
-    return lane(level_of(DEFAULT_PRIORITY if q.settings.fifo else m.priority), m.fairness_key.encode())
+def _shape_of(q: Known, m: NewMessage) -> bytes:
+    level = level_of(DEFAULT_PRIORITY if q.settings.fifo else m.priority)
+    return lane(level, m.fairness_key.encode()) + m.weight.to_bytes(2, "big")
 
 
 def _body(m: NewMessage, headers: dict[str, str], dedup_id: str | None) -> Body:
@@ -262,13 +265,13 @@ def _us(seconds: float | None) -> int:
     return 0 if not seconds else max(1, round(seconds * 1_000_000))
 
 
-def _row(item: _Item, lane_number: int) -> bytes:
+def _row(item: _Item, number: int) -> bytes:
     m = item.m
     hashed, flags = bytes(16), GIVEN if m.id is not None else 0
     if m.dedup_id is not None:
         flags |= DEDUP
         hashed = hashlib.blake2b(m.dedup_id.encode(), digest_size=16).digest()
-    return _ROW.pack(lane_number, m.weight, flags, _us(m.delay_s), _us(m.ttl_s), hashed)
+    return _ROW.pack(number, flags, _us(m.delay_s), _us(m.ttl_s), hashed)
 
 
 def _cut(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:

@@ -1,14 +1,15 @@
 -- Enqueue a batch. Touches c m s z o d t u p h j k a x i f0-f9 of one queue.
--- ARGV: 3 settings, 4 count, 5 rows, 6 '1' if all are plain, 7 lanes, the lanes, then id and body of each message.
--- A row: lane (2), weight (2); where not all are plain, flags (1 id given, 2 dedup), delay and ttl in microseconds
--- (8 each) and the hashed dedup id (16) follow.
+-- ARGV: 3 settings, 4 count, 5 rows, 6 '1' if all are plain, 7 shapes, the shapes, then id and body of each message.
+-- A shape is a lane and, in two bytes, a weight: mostly all of a batch have the same. A row: shape (2); where not all
+-- are plain, flags (1 id given, 2 dedup), delay and ttl in microseconds (8 each) and the hashed dedup id (16) follow.
 -- Answers {0, time} for plain ones, else {0, time, for each '' or the id that answers for it}.
 --: flows steps time
 local q, no = open(0, 3)
 if not q then return no end
 local c, n, rows, plain = q.c, tonumber(ARGV[4]), ARGV[5], ARGV[6] == '1'
-local lanes = tonumber(ARGV[7])
-local first = 8 + lanes
+local shapes = tonumber(ARGV[7])
+local first, lanes, weights = 8 + shapes, {}, {}
+for i = 1, shapes do lanes[i], weights[i] = sub(ARGV[7 + i], 1, -3), sub(ARGV[7 + i], -2) end
 local again = done_before(q)
 if again and plain then return {DONE_NOW, now} end
 local order = math.max(c[ORDER], now)
@@ -20,16 +21,15 @@ if plain then
   local seq, counts = c[SEQ], {}
   local before, after = head .. zero8, now8 .. now8 .. order8
   for i = 1, n do
-    local r = 4 * i - 3
-    local index = byte(rows, r) * 256 + byte(rows, r + 1)
-    local id, l, seq8 = ARGV[first + 2 * i - 2], ARGV[7 + index], pack('>I8', seq + i)
-    local tail = sub(seq8, 3) .. sub(rows, r + 2, r + 3)
+    local index = shapes == 1 and 1 or byte(rows, 2 * i - 1) * 256 + byte(rows, 2 * i)
+    local id, l, weight, seq8 = ARGV[first + 2 * i - 2], lanes[index], weights[index], pack('>I8', seq + i)
+    local tie = sub(seq8, 3)
     ids[i] = id
-    zs[2 * i - 1], zs[2 * i] = 0, l .. order8 .. tail .. id
-    ss[2 * i - 1], ss[2 * i] = id, before .. seq8 .. after .. tail .. l .. '\0\0\0\0\0\0'
-    counts[index] = (counts[index] or 0) + 1
+    zs[2 * i - 1], zs[2 * i] = 0, l .. order8 .. tie .. weight .. id
+    ss[2 * i - 1], ss[2 * i] = id, before .. seq8 .. after .. tie .. weight .. l .. '\0\0\0\0\0\0'
+    counts[l] = (counts[l] or 0) + 1
   end
-  for index, count in pairs(counts) do added[ARGV[7 + index]] = {count, order} end
+  for l, count in pairs(counts) do added[l] = {count, order} end
   c[ORDER] = order
   call('HSET', KEYS[M], unpack(ARGV, first, first + 2 * n - 1))
   call('HSET', KEYS[S], unpack(ss))
@@ -45,9 +45,9 @@ if plain then
 end
 
 local function row(i)
-  local r = 37 * i - 36
-  return byte(rows, r) * 256 + byte(rows, r + 1), sub(rows, r + 2, r + 3), byte(rows, r + 4),
-    u64(rows, r + 5), u64(rows, r + 13), sub(rows, r + 21, r + 36)
+  local r = 35 * i - 34
+  local index = byte(rows, r) * 256 + byte(rows, r + 1)
+  return index, weights[index], byte(rows, r + 2), u64(rows, r + 3), u64(rows, r + 11), sub(rows, r + 19, r + 34)
 end
 
 -- What is over, but was not swept yet, goes first: its id is free.
@@ -83,7 +83,7 @@ for i = 1, n do
   if again and answer == '' then answer = id end
   answers[i] = answer
   if answer == '' then
-    local at, seq8, l = #ids + 1, pack('>I8', c[SEQ] + #ids + 1), ARGV[7 + index]
+    local at, seq8, l = #ids + 1, pack('>I8', c[SEQ] + #ids + 1), lanes[index]
     local visible8, expires8 = pack('>I8', now + delay), ttl > 0 and pack('>I8', now + ttl) or zero8
     if known[id] == 6 then unhold(q, id) end
     known[id] = 2

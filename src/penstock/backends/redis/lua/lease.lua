@@ -1,7 +1,7 @@
 -- Hand out up to so many ready messages. Touches c m s z o d l t h j b k x f0-f9 of one queue.
 -- ARGV: 3 settings, 4 most, 5 lease in microseconds, 6 consumer.
--- Answers {0, time, first seq, ids, attempts, expiries, enqueued, bodies, visible}, with nothing handed out
--- {0, time, when something falls due}; {1} if time has more to do first; {2, time, ids, records} of ended leases.
+-- Answers {0, time, first seq, ids, attempts, times, bodies}; of each message four times: when it expires, one of no
+-- use, when it became visible and when it was enqueued. With nothing handed out {0, time, when something falls due}; {1} if time has more to do first; {2, time, ids, records} of ended leases.
 --: flows steps time
 local ENDED, SLICE_ENDED, GHOSTS = 2, 500, 256
 local q, no = open(0, 3)
@@ -165,13 +165,17 @@ end
 local ids, lease_end, consumer = {}, now + tonumber(ARGV[5]), ARGV[6]
 for i, member in ipairs(taken) do ids[i] = sub(member, -16) end
 local recs = call('HMGET', KEYS[S], unpack(ids))
-local attempts, expiries, enqueued, visible, states, ends, ttl = {}, {}, {}, {}, {}, {}, {}
+local attempts, times, states, ends, ttl, next_attempt = {}, {}, {}, {}, {}, {}
 local until8, seq, name = pack('>I8', lease_end), c[SEQ], pack('>I2', #consumer) .. consumer
 local since_until = now8 .. until8
 for i, rec in ipairs(recs) do
-  local attempt = pack('>I4', unpacked('>I4', rec, 3) + 1)
-  local expires8, at = sub(rec, 23, 30), after_lane(rec)
-  attempts[i], expiries[i], enqueued[i], visible[i] = attempt, expires8, sub(rec, 47, 54), sub(rec, 39, 46)
+  local was, expires8, at = sub(rec, 3, 6), sub(rec, 23, 30), after_lane(rec)
+  local attempt = next_attempt[was]
+  if not attempt then
+    attempt = pack('>I4', unpacked('>I4', was) + 1)
+    next_attempt[was] = attempt
+  end
+  attempts[i], times[i] = attempt, sub(rec, 23, 54)
   if expires8 ~= zero8 then ttl[#ttl + 1] = ids[i] end
   states[2 * i - 1] = ids[i]
   states[2 * i] = '\3' .. sub(rec, 2, 2) .. attempt .. since_until .. expires8 .. pack('>I8', seq + i)
@@ -187,5 +191,5 @@ local joined = concat(ids)
 record(q, 3, n, joined, column(attempts, 4), lease_end, consumer)
 close(q)
 if lease_end < earliest then tell(q) end
-return {DONE_NOW, now, string.format('%.0f', seq + 1), joined, concat(attempts), concat(expiries), concat(enqueued),
-  call('HMGET', KEYS[M], unpack(ids)), concat(visible)}
+return {DONE_NOW, now, string.format('%.0f', seq + 1), joined, concat(attempts), concat(times),
+  call('HMGET', KEYS[M], unpack(ids))}
