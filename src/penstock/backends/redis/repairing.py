@@ -40,8 +40,9 @@ class Repairing:
             window_us=round(settings.dedup_window_s * 1_000_000),
         )
         self._step(q, "begin", encode_counters(fresh))
-        removed = self._walk(q, "records")
-        removed += self._bodies(q)
+        # Bodies first: what goes for its body's sake must not be in an index by then.
+        removed = self._bodies(q)
+        removed += self._walk(q, "records")
         self._walk(q, "dedup")
         self._step(q, "finish", q.changed)
         self._engine.forget(name)
