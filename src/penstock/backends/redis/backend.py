@@ -6,6 +6,8 @@ import random
 from collections.abc import Collection, Sequence
 from typing import Any, NoReturn
 
+import msgspec
+
 from penstock.backends.arguments import check_lease_s, check_reason, checked_state
 from penstock.backends.base import (
     BackendHealth,
@@ -25,7 +27,7 @@ from penstock.backends.redis.catalogue import Catalogue
 from penstock.backends.redis.checking import Checking
 from penstock.backends.redis.connecting import Server
 from penstock.backends.redis.engine import Engine
-from penstock.backends.redis.health import durability_of, reasons
+from penstock.backends.redis.health import NONE, durability_of, reasons
 from penstock.backends.redis.hooking import Hooking
 from penstock.backends.redis.journal import Journals
 from penstock.backends.redis.keys import Keys
@@ -76,8 +78,9 @@ class RedisBackend:
     ) -> None:
         self._server = server
         self._path = path
-        self.capabilities: Capabilities = LISTS
         self._durability = durability_of(server)
+        # What the server keeps no log of goes with its process, whatever is on a disk of an hour ago.
+        self.capabilities: Capabilities = msgspec.structs.replace(LISTS, persistence=self._durability != NONE)
         engine = self._engine = Engine(server, keys, clock, rng)
         self._state = UserState(engine)
         self._hooking = Hooking(engine, HookSettings(), self._state.get)
@@ -88,7 +91,7 @@ class RedisBackend:
         transferring = Transferring(engine)
         settling = self._settling = Settling(engine, self._looking, self._hooking, transferring)
         self._sending = Sending(engine, self._looking, self._hooking, NAME)
-        self._leasing = Leasing(engine, settling, self._bells)
+        self._leasing = Leasing(engine, self._looking, settling, self._bells)
         self._moving = Moving(engine, self._looking, transferring)
         self._journals = Journals(engine)
         self._numbers = Numbers(engine, self._leasing, settling, self._durability)
@@ -283,7 +286,7 @@ class RedisBackend:
     def health(self) -> BackendHealth:
         if self._engine.closed.is_set():
             return BackendHealth("unhealthy", ["the store is closed"])
-        found = [*reasons(self._engine, self._numbers), *self._hooking.reasons()]
+        found = [*reasons(self._engine, self._numbers, self._durability), *self._hooking.reasons()]
         return BackendHealth("degraded" if found else "healthy", found)
 
     def metrics(self) -> BackendMetrics:

@@ -16,16 +16,18 @@ if TYPE_CHECKING:
 #: `appendfsync` -> the durability mode that it is.
 _MODES = {"always": "sync", "everysec": "interval", "no": "os"}
 UNKNOWN = "unknown"
+#: No log at all.
+NONE = "none"
 
 
 def durability_of(server: Server) -> str:
-    """sync, interval or os; `unknown` where the server does not say."""
+    """sync, interval or os; none without a log, `unknown` where the server does not say."""
     try:
         found = _settings(server.command("CONFIG", "GET", "append*"))
     except PenstockError:
         return UNKNOWN
     if found.get("appendonly") != "yes":
-        return "os"
+        return NONE
     return _MODES.get(found.get("appendfsync", ""), UNKNOWN)
 
 
@@ -38,8 +40,10 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def reasons(engine: Engine, numbers: Numbers) -> Iterator[str]:
+def reasons(engine: Engine, numbers: Numbers, durability: str) -> Iterator[str]:
     """One sentence each."""
+    if durability == NONE:
+        yield "the server keeps no log (appendonly no): what it holds goes with its process"
     for name in engine.all_queues():
         with contextlib.suppress(QueueNotFound):  # Deleted meanwhile.
             try:

@@ -32,7 +32,8 @@ class Keys:
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix.encode() + b"ps" + LAYOUT + b":"
-        own = self._prefix + b"{}:"
+        # A tag that no name is escaped to.
+        own = self._prefix + b"{~}:"
         #: Settings of queues by name.
         self.queues = own + b"queues"
         #: Numbers of the store itself: format, openings, changes of the catalogue.
@@ -42,6 +43,8 @@ class Keys:
         self.entries = own + b"entries"
         self.state = own + b"state"
         self.quarantine = own + b"quarantine"
+        #: Who keeps house, for a moment.
+        self.sweeper = own + b"sweeper"
         self._own = own
 
     def queue(self, name: str) -> tuple[bytes, ...]:

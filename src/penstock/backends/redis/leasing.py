@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.backends.redis.engine import Engine, Known
+from penstock.backends.redis.looking import Looking
 from penstock.backends.redis.records import decode_state
 from penstock.backends.redis.settling import Settling
 from penstock.backends.redis.waiting import Bells
@@ -37,8 +38,9 @@ KEYS_COUNTED = 100_000
 class Leasing:
     """Leases from the queues of one store."""
 
-    def __init__(self, engine: Engine, settling: Settling, bells: Bells) -> None:
+    def __init__(self, engine: Engine, looking: Looking, settling: Settling, bells: Bells) -> None:
         self._engine = engine
+        self._looking = looking
         self._settling = settling
         self._bells = bells
         #: Deliveries by queue and fairness key, since the store was opened.
@@ -93,7 +95,10 @@ class Leasing:
 
     def _deliveries(self, q: Known, reply: Sequence[Any], lease_us: int, consumer: str) -> list[Delivery]:
         _, now_us, seq, ids, attempts, raw_times, bodies = reply
-        count = len(bodies)
+        count = len(attempts) // 4
+        if len(bodies) < count:  # The rest of large ones, some at a time.
+            rest = [ids[16 * i : 16 * i + 16] for i in range(len(bodies), count)]
+            bodies += [None if found is None else found[1] for found in self._looking.find(q, rest)]
         out: list[Delivery] = []
         start, first, name = q.token_start, int(seq), q.name
         now_ns, until_ns = now_us * 1000, (now_us + lease_us) * 1000

@@ -32,12 +32,13 @@ class Looking:
     def find(self, q: Known, raw_ids: Sequence[bytes]) -> list[Found | None]:
         """Records and bodies as time has left them, GONE ones included; None for what is not there."""
         out: list[Found | None] = []
-        for at in range(0, max(len(raw_ids), 1), SLICE):
-            some = raw_ids[at : at + SLICE]
+        while True:
+            some = raw_ids[len(out) : len(out) + SLICE]
             _, _, records, bodies, _ = self._engine.run("look", [q], 1, *some)
-            for record, body in zip(records, bodies, strict=True):
+            for record, body in zip(records, bodies, strict=False):  # Of large bodies only the first come.
                 out.append(None if record is None or body is None else (decode_state(record), body))
-        return out
+            if len(out) >= len(raw_ids):
+                return out
 
     def records(self, q: Known, raw_ids: Sequence[bytes]) -> list[StateRecord | None]:
         """The same without bodies."""
@@ -62,10 +63,10 @@ class Looking:
             looked = 0
             while looked < limit:
                 most, start = min(SLICE, limit - looked), min(offset + looked, _FARTHEST)
-                rows = self._rows(q, CODES[State.READY], most, start)
+                rows, ended = self._rows(q, CODES[State.READY], most, start)
                 out += [message for _, message in rows if message is not None]
                 looked += len(rows)
-                if len(rows) < most:
+                if ended:
                     break
             return out
 
@@ -81,20 +82,25 @@ class Looking:
         looked = 0
         while True:
             most = min(SLICE, limit - len(items))
-            rows = self._rows(q, code, most, *_bounds(code, position, fairness_key))
+            rows, ended = self._rows(q, code, most, *_bounds(code, position, fairness_key))
             looked += len(rows)
             items += [one for _, one in rows if one is not None and fairness_key in (None, one.fairness_key)]
             position = rows[-1][0] if rows else position
-            if len(rows) < most:
+            if ended:
                 return Page(items, None)
             if len(items) >= limit or looked >= limit * ROWS_PER_FILTERED_ITEM:
                 return Page(items, (bytes((code,)) + (position or b"")).hex())
 
-    def _rows(self, q: Known, code: int, most: int, *bounds: Arg) -> list[tuple[bytes, Message | None]]:
-        """Positions and messages; one that does not decode would stop the listing for good: left out."""
+    def _rows(
+        self, q: Known, code: int, most: int, *bounds: Arg
+    ) -> tuple[list[tuple[bytes, Message | None]], bool]:
+        """Positions and messages, and whether these are the last.
+
+        One that does not decode would stop the listing for good: it is left out.
+        """
         _, _, positions, records, bodies = self._engine.run("list", [q], code, most, *bounds)
         out: list[tuple[bytes, Message | None]] = []
-        for position, record, body in zip(positions, records, bodies, strict=True):
+        for position, record, body in zip(positions, records, bodies, strict=False):
             message = None
             try:
                 if record is not None and body is not None:
@@ -104,7 +110,7 @@ class Looking:
                     "queue %r, message %s cannot be listed: %s", q.name, format_id(position[-16:]), error
                 )
             out.append((position, message))
-        return out
+        return out, len(out) == len(positions) < most
 
 
 def _bounds(code: int, position: bytes | None, fairness_key: str | None) -> list[Arg]:

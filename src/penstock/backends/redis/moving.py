@@ -138,7 +138,8 @@ class Moving:
             _, _, ids, records, bodies, seq = self._engine.run("dead", [q], index, passed, most)
             last_seq = int(seq) if last_seq is None else last_seq
             by_target: dict[str, list[tuple[bytes, Found]]] = {}
-            for raw_id, raw, body in zip(ids, records, bodies, strict=True):
+            ended, ids = len(bodies) == len(ids) < most, ids[: len(bodies)]
+            for raw_id, raw, body in zip(ids, records, bodies, strict=False):
                 if raw is None or body is None:
                     continue
                 record = decode_state(raw)
@@ -150,7 +151,7 @@ class Moving:
             went = sum(self._redrive_to(q, goal, some) for goal, some in by_target.items())
             done += went
             passed += len(ids) - went
-            if len(ids) < most:
+            if ended:
                 break
         return done
 

@@ -1,8 +1,8 @@
 -- Hand out up to so many ready messages. Touches c m s z o d l t h j b k x f0-f9 of one queue.
 -- ARGV: 3 settings, 4 most, 5 lease in microseconds, 6 consumer.
 -- Answers {0, time, first seq, ids, attempts, times, bodies}; of each message four times: when it expires, one of no
--- use, when it became visible and when it was enqueued. With nothing handed out {0, time, when something falls due}; {1} if time has more to do first; {2, time, ids, records} of ended leases.
---: flows steps time
+-- use, when it became visible and when it was enqueued. Of large bodies only the first. With nothing handed out {0, time, when something falls due}; {1} if time has more to do first; {2, time, ids, records} of ended leases.
+--: flows steps time bodies
 local ENDED, SLICE_ENDED, GHOSTS = 2, 500, 256
 local q, no = open(0, 3)
 if not q then return no end
@@ -192,4 +192,4 @@ record(q, 3, n, joined, column(attempts, 4), lease_end, consumer)
 close(q)
 if lease_end < earliest then tell(q) end
 return {DONE_NOW, now, string.format('%.0f', seq + 1), joined, concat(attempts), concat(times),
-  call('HMGET', KEYS[M], unpack(ids))}
+  bodies_of(ids)}

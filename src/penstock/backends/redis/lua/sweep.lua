@@ -1,6 +1,6 @@
 -- A slice of a queue's housekeeping: what has expired, delays, retention, dedup ids, held bodies, its journal.
 -- Touches c m s z o d l g y t u p h j b k a w x i f0-f9 of one queue.
--- ARGV: 3 settings, 4 events older than this go, if read ('' never), 5 bytes that the journal may have ('' any).
+-- ARGV: 3 settings, 4 microseconds that events are kept ('' for ever), 5 bytes that the journal may have ('' any).
 -- Answers {0, time, slices of work done, ids and records of ended leases}.
 --: flows steps time
 local FRAMES = 100
@@ -50,6 +50,7 @@ if c[HELD] > 0 then
 end
 
 local old, size = tonumber(ARGV[4]), tonumber(ARGV[5])
+if old then old = now - old end
 if c[BASE] < c[SEQ] - q.events and (old or size) then
   local removed = 0
   local first = call('XRANGE', KEYS[J], '-', '+', 'COUNT', 1)[1]
