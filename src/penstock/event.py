@@ -32,6 +32,9 @@ KIND_CODES: dict[Kind, int] = {kind: code for code, kind in enumerate(Kind, star
 KINDS_BY_CODE: dict[int, Kind] = {code: kind for kind, code in KIND_CODES.items()}
 
 
+#: The world that Penstock records its own administration in.
+SYSTEM_WORLD = "_penstock"
+
 #: The id in an event that concerns no single message: a correction of counters, or a hole.
 NOBODY = bytes(16)
 #: `extra` of an event that stands for one which was lost: what came before it is not known any more.

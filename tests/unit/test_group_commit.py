@@ -13,7 +13,7 @@ import pytest
 
 from penstock.backends.embedded.calls import Calls
 from penstock.backends.embedded.group_commit import GroupCommit
-from penstock.backends.embedded.meters import Meter
+from penstock.backends.meters import Meter
 from penstock.errors import BackendUnavailable, StorageError, StorageFull
 
 

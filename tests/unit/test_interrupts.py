@@ -12,7 +12,7 @@ from penstock.backends.embedded.calls import Calls
 from penstock.backends.embedded.engine import Durability
 from penstock.backends.embedded.group_commit import GroupCommit, _Ticket
 from penstock.backends.embedded.keys import Meta
-from penstock.backends.embedded.meters import Meter
+from penstock.backends.meters import Meter
 from penstock.errors import BackendUnavailable
 from penstock.journal import Journal
 from penstock.kv.memory import MemoryStore

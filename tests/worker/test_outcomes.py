@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import Delivery, NewMessage, Penstock, Queue, Reject, Retry, RetryLater, Worker
-from penstock.backends.embedded.arguments import check_reason
+from penstock.backends.arguments import check_reason
 from penstock.message import State
 from penstock.worker.reason import MAX_REASON_BYTES
 from tests.worker.conftest import MODES, in_mode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -17,6 +17,10 @@ from penstock.message import MAX_HEADERS_BYTES, MAX_PAYLOAD_BYTES, checked_name,
 
 ENTRY_VERSION = 1
 MAX_VECTOR = 65_536
+
+#: What a frame holds at most, unless one entry alone is larger: finding one never reads much more.
+FRAME_BYTES = 1 << 20
+FRAME_ENTRIES = 1000
 
 #: version, entries, first seq, time, vectors in this frame and before it, bytes of the names column.
 HEAD = struct.Struct("<BIQQQI")
@@ -138,3 +142,19 @@ def decode_entries(raw: bytes, world: str, seqs: Container[int] | None = None) -
             yield Entry(kind, body, labels, flags, vector, format_id(raw_id), world, seq, at_ns)
         vector_at += 8 * dim
         body_at += length
+
+
+def chunked(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
+    """What goes into a frame each."""
+    chunk: list[Entry] = []
+    size = 0
+    for entry in entries:
+        more = len(entry.body) + 8 * len(entry.vector or ()) + len(entry.kind)
+        more += sum(map(len, entry.labels)) + sum(map(len, entry.flags))
+        if chunk and (size + more > FRAME_BYTES or len(chunk) == FRAME_ENTRIES):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(entry)
+        size += more
+    if chunk:
+        yield chunk

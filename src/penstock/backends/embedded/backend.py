@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
+from penstock.backends.arguments import check_lease_s, checked_state
 from penstock.backends.base import (
     BackendHealth,
     BackendInfo,
@@ -26,7 +27,6 @@ from penstock.backends.base import (
 from penstock.backends.bulk import SNAPSHOT_LIFETIME_S, Snapshot, StoredMessage
 from penstock.backends.embedded import history, leases, measuring, quarantine, reads
 from penstock.backends.embedded.admin import Admin
-from penstock.backends.embedded.arguments import check_lease_s, checked_state
 from penstock.backends.embedded.bulk import Bulk
 from penstock.backends.embedded.capabilities import CAPABILITIES, IN_MEMORY
 from penstock.backends.embedded.checking.checkup import Checkup

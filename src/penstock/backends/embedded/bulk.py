@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from penstock.backends.burial import ORIGIN, revived
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.calls import Call, keep, unpack_call
-from penstock.backends.embedded.deadletter import ORIGIN, is_taken, revived
+from penstock.backends.embedded.deadletter import is_taken
 from penstock.backends.embedded.dropping import drop_slice
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Meta, StateCode

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import msgspec
-
+from penstock.backends.burial import buried
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import StateCode
 from penstock.backends.embedded.lookup import Found, find_sound
@@ -14,11 +13,6 @@ from penstock.clock import to_ns
 from penstock.codec.body import Body, decode_body
 from penstock.errors import StorageCorrupt
 from penstock.event import Kind
-from penstock.message import OWNED_HEADER_PREFIX
-
-ORIGIN = OWNED_HEADER_PREFIX + "origin"
-REASON = OWNED_HEADER_PREFIX + "reason"
-ATTEMPTS = OWNED_HEADER_PREFIX + "attempts"
 
 
 def kill(txn: Transaction, q: QueueState, dead: list[tuple[bytes, StateRow]], reason: str) -> None:
@@ -64,7 +58,7 @@ def _bury_elsewhere(
         if isinstance(other, Found):
             unhold(txn, target, other)
         seq = target.counters.next_seq + len(moved)
-        arrive(txn, target, raw_id, _buried(body, q.name, row, reason), seq)
+        arrive(txn, target, raw_id, buried(body, q.name, row.attempts, reason or row.reason), seq)
         moved.append((raw_id, row))
     if moved:
         gone = [raw_id for raw_id, _ in moved]
@@ -86,23 +80,3 @@ def _sound(raw: bytes | None) -> Body | None:
         return None if raw is None else decode_body(raw)
     except StorageCorrupt:
         return None
-
-
-def _buried(body: Body, origin: str, row: StateRow, reason: str) -> Body:
-    headers = {
-        **body.headers,
-        ORIGIN: body.headers.get(ORIGIN, origin),
-        REASON: reason or row.reason,
-        ATTEMPTS: str(row.attempts),
-    }
-    return _with(body, headers)
-
-
-def revived(body: Body) -> Body:
-    """As it was before it died: without the headers that burial added."""
-    return _with(body, {k: v for k, v in body.headers.items() if k not in (ORIGIN, REASON, ATTEMPTS)})
-
-
-def _with(body: Body, headers: dict[str, str]) -> Body:
-    # A dead message no longer expires: it stays until someone has looked at it.
-    return msgspec.structs.replace(body, headers=headers, expires_at_ns=0)

@@ -23,10 +23,10 @@ from penstock.backends.embedded.buckets import Buckets
 from penstock.backends.embedded.calls import Calls
 from penstock.backends.embedded.group_commit import GroupCommit
 from penstock.backends.embedded.keys import Due, Meta
-from penstock.backends.embedded.meters import Meter, StoreMeter
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import MARK, encode_counters, unmarked
 from penstock.backends.embedded.undecided import Undecided
+from penstock.backends.meters import Meter, StoreMeter
 from penstock.clock import NS_PER_S, Clock
 from penstock.codec.frame import Column, Ids, Text, encode_frame, encode_run
 from penstock.errors import BackendUnavailable, QueueNotFound, StorageCorrupt, StorageError

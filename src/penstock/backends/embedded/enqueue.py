@@ -13,17 +13,17 @@ from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.lanes import Origin, ReadyRow
 from penstock.backends.embedded.lookup import STATES, Found, find_many, find_sound
-from penstock.backends.embedded.meters import ENQUEUED
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import DEDUP_ROW, ROW_VERSION, StateRow, decode_dedup, encode_ready
 from penstock.backends.embedded.transitions import WAITING, drop_bodies, enter, enter_ready, leave, unhold
+from penstock.backends.incoming import ITEMS_OWN, check_new, owned, refusal
+from penstock.backends.meters import ENQUEUED
 from penstock.clock import to_ns
 from penstock.codec.body import (
     Body,
     after_order,
     before_order,
     check_headers,
-    check_message,
     compact_body,
     encode_body,
     encode_variable,
@@ -31,16 +31,12 @@ from penstock.codec.body import (
 from penstock.errors import (
     InvalidMessage,
     MessageLeased,
-    PenstockError,
     StorageCorrupt,
     as_answer,
 )
 from penstock.event import Kind
-from penstock.hooks.scripts import Refused
 from penstock.message import (
-    DEFAULT_PRIORITY,
     MAX_PAYLOAD_BYTES,
-    OWNED_HEADER_PREFIX,
     EnqueueResult,
     NewMessage,
     checked_name,
@@ -57,9 +53,6 @@ _NO_KEYS: tuple[str, ...] = ()
 _NO_DELAY: float = 0
 #: The fairness key of no message.
 _NOBODYS = object()
-
-#: What is wrong with an item is its own answer, whatever it is: the others are stored.
-_ITEMS_OWN = (PenstockError, AttributeError, TypeError, ValueError, LookupError, ArithmeticError)
 
 #: lane, body between order and payload, ready key before the order, ready value, and what it is made of: what
 #: plain messages of one queue, fairness key, priority and weight share.
@@ -156,8 +149,8 @@ class Enqueuer:
                     results.append(EnqueueResult(text + low_raw.hex()))
                 else:
                     results.append(rest.enqueue(m, high + low_raw, order_ns))
-            except _ITEMS_OWN as error:
-                results.append(EnqueueResult(None, _refusal(m, error)))
+            except ITEMS_OWN as error:
+                results.append(EnqueueResult(None, refusal(m, error)))
         if ids:
             self._count(txn, q, ids, lanes, rest)
         return results
@@ -168,11 +161,11 @@ class Enqueuer:
         Refuses one that is not valid.
         """
         if type(m.fairness_key) is not str or type(m.priority) is not int or type(m.weight) is not int:
-            _check(q, m)
+            check_new(q.name, m, fifo=q.settings.fifo)
         shapes = self._shapes.setdefault((q.qid, m.priority, m.weight), {})
         shape = shapes.get(m.fairness_key)
         if shape is None:
-            _check(q, m)
+            check_new(q.name, m, fifo=q.settings.fifo)
             lane = q.lane(m.priority, m.fairness_key, ())
             shape = shapes[m.fairness_key] = (
                 lane,
@@ -232,7 +225,7 @@ class Enqueuer:
 
     def _upsert(self, txn: Transaction, q: QueueState, m: NewMessage) -> EnqueueResult:
         try:
-            _check(q, m)
+            check_new(q.name, m, fifo=q.settings.fifo)
             if m.dedup_id is not None:
                 raise InvalidMessage("upsert goes by id; leave dedup_id out")
             found = None
@@ -246,8 +239,8 @@ class Enqueuer:
                 raise InvalidMessage(
                     f"message {m.id} is {STATES[found.code]}; only waiting ones are replaced"
                 )
-        except _ITEMS_OWN as error:
-            return EnqueueResult(None, _refusal(m, error))
+        except ITEMS_OWN as error:
+            return EnqueueResult(None, refusal(m, error))
         self._replace(txn, q, m, found)
         return EnqueueResult(format_id(found.raw_id))
 
@@ -270,7 +263,7 @@ class Enqueuer:
             row.order_ns,
             row.expires_at_ns,
             m.fairness_key,
-            {**m.headers, **_owned(found.body.headers)},
+            {**m.headers, **owned(found.body.headers)},
             tuple(m.throttle_keys),
             found.body.dedup_id,
             m.payload,
@@ -289,41 +282,12 @@ class Enqueuer:
         txn.record(q, Kind.UPDATED, [found.raw_id], row.attempts, visible_at_ns)
 
 
-def _check(q: QueueState, m: NewMessage) -> None:
-    if not isinstance(m, NewMessage):
-        raise m.error if isinstance(m, Refused) else _not_a_message(m)
-    check_message(m)
-    if q.settings.fifo and (m.delay_s or m.priority != DEFAULT_PRIORITY):
-        raise InvalidMessage(
-            f"queue {q.name!r} is fifo: a message's own delay_s or priority would break its order"
-        )
-
-
-def _owned(headers: dict[str, str]) -> dict[str, str]:
-    """Headers that Penstock put there: a mended dead letter still knows where it came from."""
-    return {name: value for name, value in headers.items() if name.startswith(OWNED_HEADER_PREFIX)}
-
-
 def _given_id(m: NewMessage) -> bytes | None:
     """The id that a message asks for; one that is not valid reports so itself, when its turn comes."""
     given = getattr(m, "id", None)
     with contextlib.suppress(InvalidMessage):
         return None if given is None else parse_id(given)
     return None
-
-
-def _refusal(m: object, error: Exception) -> PenstockError:
-    if isinstance(m, Refused):
-        return m.error
-    if isinstance(error, PenstockError):
-        return as_answer(error)
-    if not isinstance(m, NewMessage):
-        return _not_a_message(m)
-    return InvalidMessage(f"the message cannot be stored: {type(error).__name__}: {error!s:.200}")
-
-
-def _not_a_message(m: object) -> InvalidMessage:
-    return InvalidMessage(f"a message must be a NewMessage, not {type(m).__name__}")
 
 
 class _Rest:
@@ -353,7 +317,7 @@ class _Rest:
 
     def enqueue(self, m: NewMessage, new_id: bytes, order_ns: int) -> EnqueueResult:
         txn, q, now_ns = self._txn, self._q, self._txn.now_ns
-        _check(q, m)
+        check_new(q.name, m, fifo=q.settings.fifo)
         raw_id = new_id if m.id is None else parse_new_id(m.id)
         if not self._looked_up:
             self._look_up()

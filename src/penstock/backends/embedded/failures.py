@@ -10,14 +10,13 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
+from penstock.backends.arguments import check_reason
 from penstock.backends.embedded import keys, leases
-from penstock.backends.embedded.arguments import check_reason
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.hooking import Hooking
 from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.leases import Decide, GiveBack, Leased, give_back, holding
 from penstock.backends.embedded.lookup import NO_BODY, Found
-from penstock.backends.embedded.meters import FAILED
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import StateRow, decode_state
 from penstock.backends.embedded.sweep import (
@@ -31,6 +30,7 @@ from penstock.backends.embedded.sweep import (
 )
 from penstock.backends.embedded.transitions import drop_bodies, leave
 from penstock.backends.embedded.undecided import Ended, Undecided
+from penstock.backends.meters import FAILED
 from penstock.clock import to_ns
 from penstock.codec.body import check_duration, decode_body
 from penstock.errors import StorageCorrupt

@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar, cast
 
 from penstock.backends.embedded.calls import Call, Calls
-from penstock.backends.embedded.meters import Meter
+from penstock.backends.meters import Meter
 from penstock.errors import BackendUnavailable, StorageError
 
 T = TypeVar("T")

@@ -17,11 +17,11 @@ from penstock.backends.bulk import Chunk
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Due, StateCode
-from penstock.backends.embedded.meters import ENQUEUED
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import StateRow
 from penstock.backends.embedded.staged import MESSAGES, READY, Rows, has_tables
 from penstock.backends.embedded.transitions import enter
+from penstock.backends.meters import ENQUEUED
 from penstock.clock import NS_PER_S
 from penstock.codec.body import decode_body
 from penstock.event import Kind

@@ -17,7 +17,6 @@ from penstock.backends.embedded.healing import DamagedBodies, decodes, heal_orph
 from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.lanes import Fresh, Lane, ReadyRow
 from penstock.backends.embedded.lookup import NO_BODY, Found
-from penstock.backends.embedded.meters import ACKED, FAILED
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import (
     LEASED_ROW,
@@ -30,6 +29,7 @@ from penstock.backends.embedded.rows import (
     state_lane,
 )
 from penstock.backends.embedded.transitions import drop_bodies, enter, enter_ready, leave
+from penstock.backends.meters import ACKED, FAILED
 from penstock.clock import to_ns
 from penstock.codec.body import (
     BODY_VERSION,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from enum import Enum, auto
 from functools import partial
 
+from penstock.backends.arguments import check_lease_s
 from penstock.backends.embedded import healing, lanes, leases
-from penstock.backends.embedded.arguments import check_lease_s
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.failures import Failures
 from penstock.backends.embedded.group_commit import give_way

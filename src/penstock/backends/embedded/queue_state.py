@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.fifo import FifoIndex
 from penstock.backends.embedded.keys import Meta, StateCode
-from penstock.backends.embedded.meters import QueueMeter
 from penstock.backends.embedded.ready import ReadyIndex
 from penstock.backends.embedded.rows import Counters, CursorRow, decode_counters, decode_cursor, decode_state
+from penstock.backends.meters import QueueMeter
 from penstock.errors import StorageCorrupt
 from penstock.hooks.scripts import Script
 from penstock.message import DEFAULT_PRIORITY

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.backends.arguments import check_reason
 from penstock.backends.bulk import RESTORED, StoredMessage
 from penstock.backends.embedded import keys
-from penstock.backends.embedded.arguments import check_reason
 from penstock.backends.embedded.engine import Transaction
 from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.lookup import Found, find_sound
-from penstock.backends.embedded.meters import ENQUEUED
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import DEDUP_ROW, ROW_VERSION, StateRow, decode_dedup
 from penstock.backends.embedded.transitions import enter, enter_ready, unhold
+from penstock.backends.meters import ENQUEUED
 from penstock.clock import to_ns
 from penstock.codec.body import Body, check_message, encode_body
 from penstock.errors import InvalidMessage, PenstockError, StorageCorrupt, as_answer

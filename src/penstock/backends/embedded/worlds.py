@@ -15,17 +15,12 @@ from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.numbers import next_number
 from penstock.backends.embedded.rows import MARK, packed, unpacked
 from penstock.clock import to_ns
-from penstock.codec.entry import check_entry, decode_entries, decode_entry_head, encode_entries
+from penstock.codec.entry import check_entry, chunked, decode_entries, decode_entry_head, encode_entries
 from penstock.errors import InvalidMessage, StorageCorrupt
+from penstock.event import SYSTEM_WORLD as SYSTEM_WORLD
 from penstock.event import Entry
 from penstock.message import checked_name, format_id, parse_id
 from penstock.settings import MAX_DURATION_S, world_limits
-
-SYSTEM_WORLD = "_penstock"
-
-#: What a frame holds at most, unless one entry alone is larger: finding one never reads much more.
-FRAME_BYTES = 1 << 20
-FRAME_ENTRIES = 1000
 
 
 class _Numbers(msgspec.Struct, array_like=True):
@@ -84,7 +79,7 @@ class Worlds:
         row = self.load(world) or World(self._new_number(txn))
         ids = [engine.ids.one(txn.now_ns) for _ in entries]
         at = 0
-        for chunk in _chunks(entries):
+        for chunk in chunked(entries):
             raw_ids = ids[at : at + len(chunk)]
             at += len(chunk)
             for seq, raw_id in enumerate(raw_ids, start=row.next_seq):
@@ -219,18 +214,3 @@ class Worlds:
     def load(self, world: str) -> World | None:
         raw = self._engine.kv.get(keys.meta(Meta.WORLD, checked_name(world, "world name")), self._engine.meta)
         return None if raw is None else decode_world(raw)
-
-
-def _chunks(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    chunk: list[Entry] = []
-    size = 0
-    for entry in entries:
-        more = len(entry.body) + 8 * len(entry.vector or ()) + len(entry.kind)
-        more += sum(map(len, entry.labels)) + sum(map(len, entry.flags))
-        if chunk and (size + more > FRAME_BYTES or len(chunk) == FRAME_ENTRIES):
-            yield chunk
-            chunk, size = [], 0
-        chunk.append(entry)
-        size += more
-    if chunk:
-        yield chunk

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.backends.embedded.lookup import CODES
 from penstock.codec.body import check_duration
 from penstock.errors import InvalidMessage
-from penstock.message import MAX_HEADERS_BYTES, State
+from penstock.message import MAX_HEADERS_BYTES, STORED_STATES, State
 
 
 def check_lease_s(value: float) -> None:
@@ -29,5 +28,5 @@ def checked_state(state: str) -> State:
     except ValueError:
         checked = State.EXPIRED
     if checked == State.EXPIRED:
-        raise InvalidMessage(f"state {state!r:.40} cannot be listed; accepted: {', '.join(CODES)}")
+        raise InvalidMessage(f"state {state!r:.40} cannot be listed; accepted: {', '.join(STORED_STATES)}")
     return checked

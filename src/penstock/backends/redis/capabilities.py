@@ -1,0 +1,25 @@
+"""What queues on Redis lists promise; docs/backends.md gives the reason for each flag that is off."""
+
+from __future__ import annotations
+
+from penstock.capabilities import Capabilities
+
+LISTS = Capabilities(
+    atomic_ack=True,
+    replay=True,
+    idempotent_enqueue=True,
+    transactions=True,
+    persistence=True,
+    time_to_live=True,
+    prioritization=True,
+    batch_operations=True,
+    delay=True,
+    fairness=True,
+    journal=True,
+    fifo=True,
+)
+
+#: Who has what this backend lacks.
+HAVING: dict[str, tuple[str, ...]] = {
+    "throttling": ("rocksdb", "memory"),
+}

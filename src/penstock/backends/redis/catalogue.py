@@ -1,0 +1,176 @@
+"""Queues themselves: created, changed, deleted, replaced as a set; each change is one script."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Container, Iterable, Mapping
+
+import msgspec
+
+from penstock.backends.redis.connecting import Arg
+from penstock.backends.redis.engine import CHANGED, Engine, QueueRow, decode_row, encode_row
+from penstock.backends.redis.records import COUNTERS_VERSION, Counters, encode_counters
+from penstock.backends.redis.scripts import script
+from penstock.backends.redis.worlds import Worlds
+from penstock.errors import InvalidConfig, QueueAlreadyExists, QueueNotFound
+from penstock.event import SYSTEM_WORLD, Entry
+from penstock.settings import QueueSettings
+
+NUMBER_FLAG = "number:"
+
+_KINDS = {"c": "queue_created", "u": "queue_updated", "d": "queue_deleted"}
+
+#: What is done ('c', 'u', 'd'), to which queue, and its row.
+Change = tuple[str, str, QueueRow]
+
+
+class Catalogue:
+    """The queues of a store."""
+
+    def __init__(self, engine: Engine, worlds: Worlds) -> None:
+        self._engine = engine
+        self._worlds = worlds
+        self._turn = threading.Lock()
+
+    def settings(self) -> list[QueueSettings]:
+        return [row.settings for _, row in sorted(self._engine.all_queues().items())]
+
+    def get(self, name: str) -> QueueSettings | None:
+        known = self._engine.load(name)
+        return None if known is None else known.settings
+
+    def create(self, settings: QueueSettings) -> None:
+        def changes(version: int) -> list[Change]:
+            if self._row(settings.name) is not None:
+                raise QueueAlreadyExists(settings.name)
+            target = settings.dead_letter
+            names = {target} if target is not None and self._row(target) is not None else set()
+            self._check(settings, None, names)
+            return [("c", settings.name, self._new(settings, version))]
+
+        self._change(changes)
+
+    def update(self, settings: QueueSettings, was: QueueSettings) -> bool:
+        def changes(version: int) -> list[Change] | None:
+            old = self._row(settings.name)
+            if old is None:
+                raise QueueNotFound(settings.name)
+            if old.settings != was:
+                return None
+            target = settings.dead_letter
+            names = {target} if target is not None and self._row(target) is not None else set()
+            self._check(settings, old, names)
+            return [("u", settings.name, QueueRow(old.number, version, settings, old.created_us))]
+
+        return self._change(changes)
+
+    def delete(self, name: str) -> None:
+        def changes(version: int) -> list[Change]:
+            rows = self._engine.all_queues()
+            if name not in rows:
+                raise QueueNotFound(name)
+            for other, row in rows.items():
+                if row.settings.dead_letter == name and other != name:
+                    raise InvalidConfig(
+                        f"queue {name!r} is the dead_letter of {other!r}; change that one first"
+                    )
+            return [("d", name, rows[name])]
+
+        self._change(changes)
+
+    def replace(self, wanted: Iterable[QueueSettings]) -> None:
+        by_name = _unique(wanted)
+
+        def changes(version: int) -> list[Change]:
+            rows = self._engine.all_queues()
+            for settings in by_name.values():
+                self._check(settings, rows.get(settings.name), by_name)
+            return _differences(rows, by_name, lambda settings: self._new(settings, version), version)
+
+        self._change(changes)
+
+    # -- steps
+
+    def _change(self, changes: Callable[[int], list[Change] | None]) -> bool:
+        """Apply what is to be changed; anew if someone else was faster. False if nothing may be."""
+        engine = self._engine
+        with self._turn:
+            while True:
+                version = int(engine.server.command("HGET", engine.keys.store, "version") or 0)
+                wanted = changes(version + 1)
+                if not wanted:
+                    return wanted is not None
+                keys: list[bytes] = [engine.keys.store, engine.keys.queues, *self._worlds.keys(SYSTEM_WORLD)]
+                args: list[Arg] = [version, len(wanted)]
+                entries = []
+                for op, name, row in wanted:
+                    keys += engine.keys.queue(name)
+                    args += (op, name.encode(), encode_row(row), encode_counters(_counters(row)))
+                    body, flag = msgspec.json.encode(row.settings), f"{NUMBER_FLAG}{row.number}"
+                    entries.append(Entry(_KINDS[op], body, [name], [flag]))
+                args += self._worlds.appending(SYSTEM_WORLD, entries, engine.new_ids(len(entries)))
+                reply = engine.server.run(script("catalogue"), keys, [*engine.head(), *args])
+                engine.forget(*(name for _, name, _ in wanted))
+                if reply[0] != CHANGED:
+                    return True
+
+    def _row(self, name: str) -> QueueRow | None:
+        raw = self._engine.server.command("HGET", self._engine.keys.queues, name.encode())
+        return None if raw is None else decode_row(raw)
+
+    def _new(self, settings: QueueSettings, version: int) -> QueueRow:
+        number = int(self._engine.server.command("HINCRBY", self._engine.keys.store, "numbers", 1))
+        return QueueRow(number, version, settings, self._engine.now_us())
+
+    def _check(self, settings: QueueSettings, old: QueueRow | None, names: Container[str]) -> None:
+        if settings.dead_letter is not None and settings.dead_letter not in names:
+            raise InvalidConfig(
+                f"queue {settings.name!r}: dead_letter {settings.dead_letter!r} does not exist on this "
+                "backend; create it first"
+            )
+        if old is not None and old.settings.fifo != settings.fifo:
+            raise InvalidConfig(
+                f"queue {settings.name!r}: fifo cannot be changed; create another queue and move to it"
+            )
+
+
+def _differences(
+    rows: Mapping[str, QueueRow],
+    wanted: Mapping[str, QueueSettings],
+    new: Callable[[QueueSettings], QueueRow],
+    version: int,
+) -> list[Change]:
+    out: list[Change] = [("d", name, row) for name, row in rows.items() if name not in wanted]
+    for name, settings in wanted.items():
+        old = rows.get(name)
+        if old is None:
+            out.append(("c", name, new(settings)))
+        elif old.settings != settings:
+            out.append(("u", name, QueueRow(old.number, version, settings, old.created_us)))
+    return out
+
+
+def _counters(row: QueueRow) -> Counters:
+    """Of a new queue; of one that is changed, only what its settings say counts."""
+    settings = row.settings
+    return Counters(
+        COUNTERS_VERSION,
+        row.changed,
+        number=row.number,
+        created_us=row.created_us,
+        max_leased=settings.max_leased or 0,
+        per_key=1 if settings.fifo else settings.max_leased_per_key or 0,
+        fifo=int(settings.fifo),
+        retention_us=round(settings.retention_s * 1_000_000),
+        dead_retention_us=round((settings.dead_retention_s or 0) * 1_000_000),
+        window_us=round(settings.dedup_window_s * 1_000_000),
+    )
+
+
+def _unique(wanted: Iterable[QueueSettings]) -> dict[str, QueueSettings]:
+    by_name: dict[str, QueueSettings] = {}
+    for settings in wanted:
+        if settings.name in by_name:
+            raise InvalidConfig(f"queue {settings.name!r} is named twice")
+        by_name[settings.name] = settings
+    return by_name

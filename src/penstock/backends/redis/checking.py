@@ -1,0 +1,194 @@
+"""Checks a store against itself: records against rows and rows against records, counters, journals.
+
+Each slice is one script, so that writers beside it are never taken for damage.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from penstock.backends.base import CheckReport, Problem, Progress
+from penstock.backends.redis.engine import Engine, Known
+from penstock.backends.redis.journal import PAGE
+from penstock.backends.redis.quarantine import Quarantine
+from penstock.backends.redis.records import Counters, decode_counters, decode_events, decode_head
+from penstock.backends.redis.repairing import Repairing
+from penstock.backends.redis.worlds import Worlds
+from penstock.codec.body import decode_body
+from penstock.errors import BackendUnavailable, PenstockError, QueueNotFound, StorageCorrupt
+from penstock.event import Event, Kind
+from penstock.message import format_id, state_after
+
+#: Of very many problems only the first are listed.
+LISTED = 1000
+
+#: Keys that are gone through: records, bodies, indexes, dedup ids, heads of lanes.
+PARTS = ("s", "m", "z", "d", "l", "g", "y", "t", "h", "a", "u", "p", "o")
+
+#: kind of problem -> severity, what is wrong
+_KINDS: dict[str, tuple[str, str]] = {
+    "record": ("damage", "state record does not decode"),
+    "body missing": ("damage", "message has no body"),
+    "body damaged": ("damage", "message body does not decode"),
+    "body of nothing": ("orphan", "body has no state record"),
+    "ready row missing": ("index", "ready message is not in the line"),
+    "held row missing": ("index", "held body is not in the index"),
+    "state row missing": ("index", "message is not in the index of its state"),
+    "ttl row missing": ("index", "message is not in the index of expiries"),
+    "buried row missing": ("index", "dead letter is not in the index of dead letters"),
+    "dedup row missing": ("index", "dedup id is not in the index of windows"),
+    "row of nothing": ("orphan", "index row leads to no message"),
+    "row of another": ("orphan", "index row does not agree with its message"),
+    "head of nothing": ("index", "lane has a head, but no messages"),
+    "head": ("index", "head of a lane is another message"),
+    "flow missing": ("index", "lane is never served"),
+    "flow of a full key": ("index", "lane of a full key is served"),
+    "counter": ("index", "counter is not what is counted"),
+    "counters": ("index", "counters do not decode, or are missing"),
+    "locked": ("index", "a repair was interrupted"),
+    "journal gap": ("damage", "journal has a gap"),
+    "journal frame": ("damage", "journal frame does not decode"),
+    "journal counts": ("damage", "journal does not lead to what is counted"),
+    "world": ("damage", "world is not what its record says"),
+}
+
+
+class Checking:
+    """Checks and repairs one store."""
+
+    def __init__(self, engine: Engine, quarantine: Quarantine, worlds: Worlds) -> None:
+        self._engine = engine
+        self._worlds = worlds
+        self._repairing = Repairing(engine, quarantine)
+
+    def check(self, repair: bool, progress: Progress | None) -> CheckReport:
+        report = self._look(progress)
+        if not repair or report.ok:
+            return report
+        broken = sorted({problem.queue for problem in report.problems if problem.queue})
+        actions = {name: self._repairing.repair(name) for name in broken}
+        problems = [
+            Problem(p.what, p.queue, p.where, p.kind, p.severity, actions.get(p.queue, "left alone"))
+            for p in report.problems
+        ]
+        again = self._look(None)
+        return CheckReport(
+            problems, report.queues, again.messages, again.events, report.counts, len(again.problems)
+        )
+
+    def reindex(self, progress: Progress | None) -> CheckReport:
+        names = list(self._engine.all_queues())
+        for place, name in enumerate(names):
+            self._repairing.repair(name)
+            if progress is not None:
+                progress("queues", place + 1, len(names))
+        return self._look(None)
+
+    def _look(self, progress: Progress | None) -> CheckReport:
+        rows = self._engine.all_queues()
+        problems: list[Problem] = []
+        kinds: Counter[str] = Counter()
+        messages = events = 0
+
+        def note(kind: str, queue: str, where: str) -> None:
+            severity, what = _KINDS[kind]
+            kinds[kind] += 1
+            if len(problems) < LISTED:
+                problems.append(Problem(what, queue, where, kind, severity))
+
+        for place, name in enumerate(rows):
+            try:
+                counted = self._engine.with_queue(name, lambda q: self._queue(q, note))
+                messages, events = messages + counted[0], events + counted[1]
+            except QueueNotFound:
+                if self._engine.load(name) is not None:
+                    note("counters", name, "")
+            except (StorageCorrupt, BackendUnavailable) as error:
+                note(*self._why(name, error))
+            if progress is not None:
+                progress("queues", place + 1, len(rows))
+        for world, where in self._worlds.problems():
+            note("world", "", f"{world}: {where}")
+        return CheckReport(problems, len(rows), messages, events, dict(kinds))
+
+    def _why(self, name: str, error: PenstockError) -> tuple[str, str, str]:
+        raw = self._engine.server.command("GET", self._engine.keys.queue(name)[0])
+        try:
+            locked = raw is not None and decode_counters(raw).settings < 0
+        except StorageCorrupt:
+            locked = False
+        return ("locked" if locked else "counters"), name, str(error)
+
+    def _queue(self, q: Known, note: Callable[[str, str, str], None]) -> tuple[int, int]:
+        """(messages, events)"""
+        found: list[tuple[str, str]] = []
+        for part in PARTS:
+            found += self._part(q, part)
+        _, _, _, wrong, (raw, messages) = self._engine.run("audit", [q], "c", 0)
+        found += _problems(wrong)
+        counters = decode_counters(raw)
+        found += self._journal(q, counters)
+        for kind, where in found:
+            note(kind, q.name, where)
+        return messages, counters.seq - counters.base_seq
+
+    def _part(self, q: Known, part: str) -> Iterator[tuple[str, str]]:
+        cursor = b"0"
+        while True:
+            _, _, cursor, wrong, looked = self._engine.run("audit", [q], part, cursor)
+            yield from _problems(wrong)
+            for at in range(0, len(looked), 2):
+                try:
+                    decode_body(looked[at + 1])
+                except StorageCorrupt:
+                    yield "body damaged", _where(looked[at])
+            if cursor == b"0":
+                return
+
+    def _journal(self, q: Known, counters: Counters) -> Iterator[tuple[str, str]]:
+        """From its base to the counters, frame by frame; frames that came since are not looked at."""
+        c = counters
+        seq, total = c.base_seq, c.base_delayed + c.base_ready + c.base_leased + c.base_done + c.base_dead
+        counts: tuple[int, ...] = (c.base_delayed, c.base_ready, c.base_leased, c.base_done, c.base_dead)
+        while seq < c.seq:
+            frames = self._engine.run("events", [q], seq, "", PAGE)[3]
+            if not frames:
+                yield "journal gap", f"nothing behind {seq}, but {c.seq} were written"
+                return
+            for raw in frames:
+                try:
+                    head, events = decode_head(raw), list(decode_events(raw))
+                except StorageCorrupt as error:
+                    yield "journal frame", str(error)
+                    return
+                if head.first_seq != seq + 1:
+                    yield "journal gap", f"{head.first_seq} follows {seq}"
+                repaired = any(event.kind == Kind.REPAIRED for event in events)
+                total += sum(map(_change, events))
+                if total != sum(head.counts) and not repaired:
+                    yield "journal counts", f"at {head.last_seq}: {total} messages, not {sum(head.counts)}"
+                total, seq, counts = sum(head.counts), head.last_seq, head.counts
+        now = (c.delayed + c.ready, c.leased, c.done, c.dead)
+        if seq == c.seq and (counts[0] + counts[1], *counts[2:]) != now:
+            yield "journal counts", f"at {seq}: {counts}, but counted are {now}"
+
+
+def _change(event: Event) -> int:
+    """How many messages more a queue has by it."""
+    if event.kind == Kind.ENQUEUED:
+        return 1
+    return -1 if state_after(event) is None else 0
+
+
+def _problems(wrong: list[bytes]) -> Iterator[tuple[str, str]]:
+    for at in range(0, len(wrong), 2):
+        yield wrong[at].decode(), _where(wrong[at + 1])
+
+
+def _where(raw: bytes) -> str:
+    if len(raw) == 16:
+        return format_id(raw)
+    if len(raw) == 18 and raw[1:2] == b" ":
+        return f"{raw[:1].decode()} {format_id(raw[2:])}"
+    return raw.decode(errors="replace")

@@ -1,0 +1,178 @@
+"""What every part of the backend stands on: the server, the time, ids, and queues as last seen."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.backends.redis.connecting import Arg, Server
+from penstock.backends.redis.keys import Keys
+from penstock.backends.redis.scripts import script
+from penstock.clock import Clock, SystemClock
+from penstock.errors import BackendUnavailable, QueueNotFound, StorageCorrupt
+from penstock.ids import IdGenerator
+from penstock.settings import QueueSettings
+
+T = TypeVar("T")
+
+NOT_FOUND, CHANGED, DONE, MORE = -1, -2, 0, 1
+SERVERS_TIME = -1
+ROW_VERSION = b"\x01"
+#: Times that a call is begun anew because the queue was changed meanwhile.
+MOST_CHANGES = 100
+PATIENCE_S = 0.05
+
+
+class QueueRow(msgspec.Struct, array_like=True, frozen=True):
+    """A queue as the catalogue has it. `number` is of this queue alone, `changed` of these settings."""
+
+    number: int
+    changed: int
+    settings: QueueSettings
+    created_us: int
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A queue and its keys."""
+
+    name: str
+    number: int
+    changed: int
+    settings: QueueSettings
+    keys: tuple[bytes, ...]
+
+    @property
+    def token_start(self) -> bytes:
+        return self.number.to_bytes(4, "big")
+
+
+class QueueChanged(Exception):
+    """The queue is not what the caller thought."""
+
+
+_decode_row = msgspec.msgpack.Decoder(QueueRow).decode
+
+
+def decode_row(raw: bytes) -> QueueRow:
+    try:
+        if raw[:1] != ROW_VERSION:
+            raise StorageCorrupt(f"row of a queue has version {raw[:1].hex()}; this Penstock reads 01")
+        return _decode_row(raw[1:])
+    except msgspec.DecodeError as error:
+        raise StorageCorrupt(f"row of a queue does not decode: {error}") from error
+
+
+def encode_row(row: QueueRow) -> bytes:
+    return ROW_VERSION + msgspec.msgpack.encode(row)
+
+
+class Engine:
+    """One store on a server."""
+
+    def __init__(self, server: Server, keys: Keys, clock: Clock | None, rng: random.Random | None) -> None:
+        self.server = server
+        self.keys = keys
+        self.clock: Clock = clock or SystemClock()
+        self.rng = rng or random.Random()
+        #: Clients' clocks need not agree: only a clock of the caller's own counts instead of the server's.
+        self.by_server = isinstance(self.clock, SystemClock)
+        self.closed = threading.Event()
+        self.lock = threading.Lock()
+        opening = int(server.command("HINCRBY", keys.store, "openings", 1))
+        self._ids = IdGenerator(self.rng, opening)
+        self._known: dict[str, Known] = {}
+        self._calls = itertools.count()
+        self._caller = os.urandom(8)
+
+    # -- time and ids
+
+    def now_us(self) -> int:
+        if self.by_server:
+            seconds, micros = self.server.command("TIME")
+            return int(seconds) * 1_000_000 + int(micros)
+        return self.clock.now_ns() // 1000
+
+    def new_ids(self, count: int) -> list[bytes]:
+        with self.lock:
+            high, _, low = self._ids.take(count, self.clock.now_ns())
+        return [high + number.to_bytes(6, "big") for number in range(low, low + count)]
+
+    def head(self) -> list[Arg]:
+        """What every script is told first."""
+        time = SERVERS_TIME if self.by_server else self.clock.now_ns() // 1000
+        return [time, self._caller + next(self._calls).to_bytes(8, "big") + b"0"]
+
+    # -- queues
+
+    def queue(self, name: str) -> Known:
+        """As last seen: scripts refuse to run on settings that are not the queue's any more."""
+        known = self._known.get(name) if isinstance(name, str) else None
+        if known is None:
+            known = self.load(name)
+            if known is None:
+                raise QueueNotFound(name)
+        return known
+
+    def load(self, name: str) -> Known | None:
+        try:
+            raw = self.server.command("HGET", self.keys.queues, name.encode())
+        except (AttributeError, UnicodeEncodeError):  # No name at all.
+            return None
+        if raw is None:
+            self._known.pop(name, None)
+            return None
+        row = decode_row(raw)
+        known = Known(name, row.number, row.changed, row.settings, self.keys.queue(name))
+        self._known[name] = known
+        return known
+
+    def all_queues(self) -> dict[str, QueueRow]:
+        """By name."""
+        raw = self.server.command("HGETALL", self.keys.queues)
+        pairs = raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)
+        return {name.decode(): decode_row(row) for name, row in sorted(pairs)}
+
+    def known(self, name: str, row: QueueRow) -> Known:
+        known = self._known.get(name)
+        if known is None or known.changed != row.changed:
+            known = Known(name, row.number, row.changed, row.settings, self.keys.queue(name))
+            self._known[name] = known
+        return known
+
+    def forget(self, *names: str) -> None:
+        for name in names:
+            self._known.pop(name, None)
+
+    def with_queue(self, name: str, act: Callable[[Known], T]) -> T:
+        """Act on a queue; anew where it turns out to be changed."""
+        for attempt in range(MOST_CHANGES):
+            if attempt > 2:
+                self.closed.wait(PATIENCE_S)  # A repair is at it.
+            q = self.queue(name)
+            try:
+                return act(q)
+            except QueueChanged as changed:
+                self.forget(name, *changed.args)
+                if self.load(name) is None:
+                    raise QueueNotFound(name) from None
+        raise BackendUnavailable(f"queue {name!r} is being repaired, or changes all the time; try again")
+
+    # -- scripts
+
+    def run(self, name: str, queues: Sequence[Known], *args: Arg) -> list[Any]:
+        """A script of one queue or of two; `QueueChanged` if one is not as it is known."""
+        keys = queues[0].keys if len(queues) == 1 else (*queues[0].keys, *queues[1].keys)
+        changed = [q.changed for q in queues]
+        while True:
+            reply: list[Any] = self.server.run(script(name), keys, [*self.head(), *changed, *args])
+            if reply[0] == MORE:
+                continue  # Time has more to do than fits into one call.
+            if reply[0] in (NOT_FOUND, CHANGED):
+                raise QueueChanged(*(q.name for q in queues))
+            return reply

@@ -1,0 +1,162 @@
+"""Leasing with long-poll: hand out what is ready, or wait until there is something."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.backends.redis.engine import Engine, Known
+from penstock.backends.redis.looking import Looking
+from penstock.backends.redis.records import decode_state
+from penstock.backends.redis.settling import Settling
+from penstock.backends.redis.waiting import Bells
+from penstock.clock import to_ns
+from penstock.codec.body import (
+    BODY_VERSION,
+    COMPRESSED_VERSION,
+    FIXED,
+    FIXED_BYTES,
+    Variable,
+    decode_body,
+    decode_variable_of,
+    unpacked_payload,
+)
+from penstock.errors import StorageCorrupt
+from penstock.message import Delivery
+
+ENDED = 2
+#: Messages that one call hands out at most.
+MOST = 1000
+#: What is decoded of messages without headers is mostly the same: so many are remembered.
+KNOWN_KEPT = 4096
+#: Fairness keys whose deliveries are counted, of a queue.
+KEYS_COUNTED = 100_000
+
+
+class Leasing:
+    """Leases from the queues of one store."""
+
+    def __init__(self, engine: Engine, looking: Looking, settling: Settling, bells: Bells) -> None:
+        self._engine = engine
+        self._looking = looking
+        self._settling = settling
+        self._bells = bells
+        #: Deliveries by queue and fairness key, since the store was opened.
+        self.served: dict[str, Counter[str]] = {}
+        self._variables: dict[bytes, Variable] = {}
+
+    def lease(
+        self, queue: str, max_messages: int, lease_s: float | None, wait_s: float, consumer: str
+    ) -> list[Delivery]:
+        clock = self._engine.clock
+        deadline_ns = clock.now_ns() + to_ns(wait_s)
+        deliveries, _ = self._lease(queue, max_messages, lease_s, consumer)
+        if deliveries or not wait_s:
+            return deliveries
+        with self._bells.waiting(self._engine.queue(queue).keys[0]) as bell:
+            while True:
+                rings = bell.rings
+                deliveries, due_in_us = self._lease(queue, max_messages, lease_s, consumer)
+                now_ns = clock.now_ns()
+                if deliveries or now_ns >= deadline_ns:
+                    return deliveries
+                bell.wait(clock, rings, min(deadline_ns, now_ns + max(due_in_us, 0) * 1000))
+
+    def _lease(
+        self, queue: str, wanted: int, lease_s: float | None, consumer: str
+    ) -> tuple[list[Delivery], int]:
+        """What is handed out at once; if nothing, in how many microseconds something falls due."""
+
+        def act(q: Known) -> tuple[list[Delivery], int]:
+            lease_us = to_ns(q.settings.lease_s if lease_s is None else lease_s) // 1000
+            out: list[Delivery] = []
+            due_in_us = 0
+            while len(out) < wanted:
+                most = min(MOST, wanted - len(out))
+                reply = self._engine.run("lease", [q], most, lease_us, consumer.encode())
+                if reply[0] == ENDED:
+                    ended = [
+                        (raw_id, decode_state(raw)) for raw_id, raw in zip(reply[2], reply[3], strict=True)
+                    ]
+                    self._settling.release(q, ended)
+                elif len(reply) == 3:
+                    due_in_us = int(reply[2]) - reply[1]
+                    break
+                else:
+                    some = self._deliveries(q, reply, lease_us, consumer)
+                    out += some
+                    if len(some) < most:
+                        break
+            return out, due_in_us
+
+        return self._engine.with_queue(queue, act)
+
+    def _deliveries(self, q: Known, reply: Sequence[Any], lease_us: int, consumer: str) -> list[Delivery]:
+        _, now_us, seq, ids, attempts, raw_times, bodies = reply
+        count = len(attempts) // 4
+        if len(bodies) < count:  # The rest of large ones, some at a time.
+            rest = [ids[16 * i : 16 * i + 16] for i in range(len(bodies), count)]
+            bodies += [None if found is None else found[1] for found in self._looking.find(q, rest)]
+        out: list[Delivery] = []
+        start, first, name = q.token_start, int(seq), q.name
+        now_ns, until_ns = now_us * 1000, (now_us + lease_us) * 1000
+        tries = struct.unpack(f">{count}I", attempts)
+        times = struct.unpack(f">{4 * count}Q", raw_times)
+        known = self._variables
+        for i, body in enumerate(bodies):
+            if body is None:
+                continue  # Damaged: its lease runs out, and `check` finds it.
+            version, _, priority, weight, _, _, _, length = FIXED.unpack_from(body)
+            end = FIXED_BYTES + length
+            raw = body[FIXED_BYTES:end]
+            variable = known.get(raw)
+            if variable is None:
+                variable = self._decoded(body, raw)
+            payload = body[end:]
+            if version != BODY_VERSION:
+                payload = _unpacked(body, payload, version)
+            fairness_key, headers, throttle_keys, dedup_id = variable
+            out.append(
+                Delivery(
+                    ids[16 * i : 16 * i + 16],
+                    start + (first + i).to_bytes(8, "big"),
+                    name,
+                    payload,
+                    headers.copy(),
+                    tries[i],
+                    fairness_key,
+                    weight,
+                    throttle_keys,
+                    priority,
+                    dedup_id,
+                    times[4 * i + 3] * 1000,
+                    times[4 * i] * 1000 or None,
+                    consumer,
+                    now_ns,
+                    until_ns,
+                )
+            )
+        visible_ns = [one * 1000 for one in times[2::4]]
+        self._settling.meters[name].waits.observe_since(now_ns, visible_ns)
+        counted = self.served.setdefault(name, Counter())
+        counted.update([delivery.fairness_key for delivery in out])
+        if len(counted) > KEYS_COUNTED:
+            counted.clear()
+        return out
+
+    def _decoded(self, body: bytes, raw: bytes) -> Variable:
+        variable = decode_variable_of(body)
+        if not variable[1]:  # With headers, hardly two are the same.
+            if len(self._variables) > KNOWN_KEPT:
+                self._variables.clear()
+            self._variables[raw] = variable
+        return variable
+
+
+def _unpacked(body: bytes, payload: bytes, version: int) -> bytes:
+    if version == COMPRESSED_VERSION:
+        return unpacked_payload(payload)
+    decode_body(body)  # Raises, and says what is wrong.
+    raise StorageCorrupt(f"message body of version {version}")

@@ -1,0 +1,141 @@
+-- What every script begins with: the time, a queue's keys and counters, and its journal.
+--
+-- Keys of a queue, in this order from its place in KEYS on (keys.py builds them, docs/formats.md explains them):
+--   c counters    m bodies     s states      z ready       o heads       d delayed    l leased
+--   g done        y dead       t ttl         u dedup times p dedup ids   h held       j journal
+--   b blocked     k in flight  a buried      w cursors     x rates       i calls      f0-f9 flows by level
+-- ARGV[1] is the time in microseconds, -1 for the server's own; ARGV[2] a call's id, and '1' if it is sent again.
+local call, sub, byte, concat = redis.call, string.sub, string.byte, table.concat
+local pack, unpacked = struct.pack, struct.unpack
+local C, M, S, Z, O, D, L, G, Y, T, U, P, H, J, B, K, A, W, X, I, F =
+  1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21
+-- Places in the record of counters.
+local VERSION, SETTINGS, SEQ, ORDER, DELAYED, LEASED, DONE, DEAD, HELD = 1, 2, 3, 4, 5, 6, 7, 8, 9
+local ENQUEUED_TOTAL, ACKED_TOTAL, FAILED_TOTAL, BYTES, BASE, BASE_COUNTS = 10, 11, 12, 13, 14, 15
+local REQUIRED, NUMBER, CREATED, SECOND = 20, 21, 22, 23
+local MAX_LEASED, PER_KEY, FIFO, RETENTION, DEAD_RETENTION, WINDOW = 24, 25, 26, 27, 28, 29
+local READY, TAG, WAITED, FLOWS = 30, 40, 50, 60
+local NOT_FOUND, CHANGED, DONE_NOW, MORE = -1, -2, 0, 1
+local CALLS_KEPT_US = 60000000
+
+-- From here on what the script did is written to log and replicas, not the script.
+if redis.replicate_commands then redis.replicate_commands() end
+
+local now = tonumber(ARGV[1])
+if now < 0 then
+  local time = call('TIME')
+  now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+end
+local now8, zero8 = pack('>I8', now), '\0\0\0\0\0\0\0\0'
+
+-- The queue whose keys start behind `at`, if its settings are those that the caller knows (ARGV[place]).
+local function open(at, place)
+  local raw = call('GET', KEYS[at + C])
+  if not raw then return nil, {NOT_FOUND} end
+  local c = cmsgpack.unpack(raw)
+  if c[SETTINGS] ~= tonumber(ARGV[place]) then return nil, {CHANGED} end
+  return {at = at, c = c, runs = {}, events = 0}
+end
+
+local function ready_of(c)
+  local n = 0
+  for level = READY, READY + 9 do n = n + c[level] end
+  return n
+end
+
+-- A column of texts: one for all rows, or all of them behind their lengths.
+local function texts(column, n)
+  if type(column) == 'string' then return column, false end
+  local first, same = column[1], true
+  for i = 2, n do
+    if column[i] ~= first then same = false break end
+  end
+  if same then return first, false end
+  local sizes = {}
+  for i = 1, n do sizes[i] = pack('>I4', #column[i]) end
+  return concat(sizes) .. concat(column), true
+end
+
+-- A column of packed numbers: a number if all are the same.
+local function column(values, size)
+  local first = values[1]
+  for i = 2, #values do
+    if values[i] ~= first then return concat(values) end
+  end
+  return (unpacked('>I' .. size, first))
+end
+
+-- What happened to `n` messages; columns are one value for all, or one for each.
+local function record(q, kind, n, ids, attempts, due, consumer, reason, extra)
+  local columns, attempt, due0, arrays = 0, attempts, due, ''
+  if type(attempts) == 'string' then columns, attempt, arrays = 1, 0, attempts end
+  if type(due) == 'string' then columns, due0, arrays = columns + 2, 0, arrays .. due end
+  local c_text, c_many = texts(consumer or '', n)
+  local r_text, r_many = texts(reason or '', n)
+  local e_text, e_many = texts(extra or '', n)
+  columns = columns + (c_many and 4 or 0) + (r_many and 8 or 0) + (e_many and 16 or 0)
+  local head = pack('>BBI4I8I4I8I4I4I4', kind, columns, n, now, attempt, due0, #c_text, #r_text, #e_text)
+  q.runs[#q.runs + 1] = head .. ids .. arrays .. c_text .. r_text .. e_text
+  q.events = q.events + n
+  q.c[SEQ] = q.c[SEQ] + n
+end
+
+-- Write the frame of what was recorded, and the counters.
+local function close(q)
+  local c, at = q.c, q.at
+  if q.events > 0 then
+    local frame = pack('>BI4I8I8I8I8I8I8I8', 1, q.events, c[SEQ] - q.events + 1, now,
+      c[DELAYED], ready_of(c), c[LEASED], c[DONE], c[DEAD]) .. concat(q.runs)
+    frame = frame .. sub(redis.sha1hex(frame), 1, 8)
+    call('XADD', KEYS[at + J], string.format('%.0f-0', c[SEQ]), 'f', frame)
+    c[BYTES] = c[BYTES] + #frame
+  end
+  call('SET', KEYS[at + C], cmsgpack.pack(c))
+end
+
+-- Count enqueues (e), acks (a) or failures (f) of this second; those of a minute ago make room.
+local function rate(q, kind, n)
+  local c, x, second = q.c, KEYS[q.at + X], math.floor(now / 1000000)
+  local passed = second - c[SECOND]
+  if passed ~= 0 then
+    if passed >= 60 or passed < 0 then
+      call('DEL', x)
+    else
+      local old = {}
+      for one = c[SECOND] + 1, second do
+        local slot = one % 60
+        old[#old + 1], old[#old + 2], old[#old + 3] = 'e' .. slot, 'a' .. slot, 'f' .. slot
+      end
+      call('HDEL', x, unpack(old))
+    end
+    c[SECOND] = second
+  end
+  call('HINCRBY', x, kind .. (second % 60), n)
+end
+
+-- Whoever waits for this queue looks again. The channel has the name of the counters.
+local function tell(q) call('PUBLISH', KEYS[q.at + C], '') end
+
+-- Whether this call was done before: its answer was lost on the way.
+local function done_before(q)
+  return sub(ARGV[2], 17) == '1' and call('ZSCORE', KEYS[q.at + I], sub(ARGV[2], 1, 16))
+end
+
+local function remember_call(q)
+  call('ZADD', KEYS[q.at + I], now, sub(ARGV[2], 1, 16))
+  if q.c[SEQ] % 16 == 0 then call('ZREMRANGEBYSCORE', KEYS[q.at + I], '-inf', now - CALLS_KEPT_US) end
+end
+
+-- A state record: see docs/formats.md. Its lane is level, length of the key, key.
+local function lane_of(rec) return sub(rec, 71, 73 + byte(rec, 72) * 256 + byte(rec, 73)) end
+local function u64(rec, at) return (unpacked('>I8', rec, at)) end
+local function after_lane(rec) return 74 + byte(rec, 72) * 256 + byte(rec, 73) end
+local function consumer_of(rec)
+  local at = after_lane(rec)
+  return sub(rec, at + 2, at + 1 + byte(rec, at) * 256 + byte(rec, at + 1))
+end
+-- Length and text of the reason.
+local function reason_of(rec)
+  local at = after_lane(rec)
+  return sub(rec, at + 2 + byte(rec, at) * 256 + byte(rec, at + 1))
+end

@@ -1,0 +1,113 @@
+-- The steps that changes are made of: out of one state, into another, and away.
+local INF = '+inf'
+
+local function add(map, l, n) map[l] = (map[l] or 0) + n end
+
+-- A record in another state; nil keeps a field.
+local function turned(rec, state, attempts4, until8, expires8, seq8, visible8, place, consumer, reason)
+  local at = after_lane(rec)
+  consumer = consumer or ''
+  return string.char(state) .. sub(rec, 2, 2) .. (attempts4 or sub(rec, 3, 6)) .. now8 .. until8
+    .. (expires8 or sub(rec, 23, 30)) .. seq8 .. (visible8 or sub(rec, 39, 46)) .. sub(rec, 47, 54)
+    .. (place or sub(rec, 55, 70)) .. sub(rec, 71, at - 1)
+    .. pack('>I2', #consumer) .. consumer .. (reason and reason ~= '' and pack('>I4', #reason) .. reason or reason_of(rec))
+end
+
+-- Messages leave the states they are in: index rows, counters, flows. Bodies and records stay.
+local function leave(q, ids, recs)
+  local c, at = q.c, q.at
+  local ready, lanes, ttl, buried, flying = {}, {}, {}, {}, {}
+  local of = {[1] = {}, [3] = {}, [4] = {}, [5] = {}}
+  for i, rec in ipairs(recs) do
+    local id, state = ids[i], byte(rec)
+    if state == 2 then
+      local l = lane_of(rec)
+      ready[#ready + 1] = l .. sub(rec, 55, 70) .. id
+      add(lanes, l, 1)
+    else
+      local some = of[state]
+      some[#some + 1] = id
+      if c[PER_KEY] > 0 and (state == 3 or state == 1 and c[FIFO] == 1) then add(flying, sub(lane_of(rec), 4), 1) end
+    end
+    if state < 3 and sub(rec, 23, 30) ~= zero8 then ttl[#ttl + 1] = id end
+    if byte(rec, 2) == 1 then buried[#buried + 1] = id end
+  end
+  if #ready > 0 then call('ZREM', KEYS[at + Z], unpack(ready)) end
+  for state, key in pairs({[1] = D, [3] = L, [4] = G, [5] = Y}) do
+    local some = of[state]
+    if #some > 0 then call('ZREM', KEYS[at + key], unpack(some)) end
+  end
+  if #ttl > 0 then call('ZREM', KEYS[at + T], unpack(ttl)) end
+  if #buried > 0 then call('ZREM', KEYS[at + A], unpack(buried)) end
+  c[DELAYED], c[LEASED] = c[DELAYED] - #of[1], c[LEASED] - #of[3]
+  c[DONE], c[DEAD] = c[DONE] - #of[4], c[DEAD] - #of[5]
+  if #ready > 0 then went(q, lanes) end
+  for key, n in pairs(flying) do fly(q, key, -n) end
+end
+
+-- Messages are gone by the events from `seq` on: their bodies go, unless a required cursor has yet to read so far.
+local function forget(q, ids, seq)
+  local at = q.at
+  if q.c[REQUIRED] == 0 then
+    call('HDEL', KEYS[at + M], unpack(ids))
+    call('HDEL', KEYS[at + S], unpack(ids))
+    return
+  end
+  local held, gone = {}, {}
+  for i, id in ipairs(ids) do
+    held[2 * i - 1], held[2 * i] = seq + i - 1, id
+    gone[2 * i - 1] = id
+    gone[2 * i] = '\6\0\0\0\0\0' .. now8 .. zero8 .. zero8 .. pack('>I8', seq + i - 1)
+      .. zero8 .. zero8 .. zero8 .. zero8 .. '\0\0\0' .. '\0\0\0\0\0\0'
+  end
+  call('ZADD', KEYS[at + H], unpack(held))
+  call('HSET', KEYS[at + S], unpack(gone))
+  q.c[HELD] = q.c[HELD] + #ids
+end
+
+-- The id of one that is gone is used again: nothing is held under it any more.
+local function unhold(q, id)
+  if call('ZREM', KEYS[q.at + H], id) == 1 then q.c[HELD] = q.c[HELD] - 1 end
+end
+
+-- Messages are READY under these records, which have their places.
+local function enter_ready(q, ids, recs, earlier)
+  local zs, lanes, ttl, states = {}, {}, {}, {}
+  for i, rec in ipairs(recs) do
+    local id, l, order = ids[i], lane_of(rec), u64(rec, 55)
+    zs[2 * i - 1], zs[2 * i] = 0, l .. sub(rec, 55, 70) .. id
+    states[2 * i - 1], states[2 * i] = id, rec
+    local x = lanes[l]
+    if x then x[1], x[2] = x[1] + 1, math.min(x[2], order) else lanes[l] = {1, order} end
+    if sub(rec, 23, 30) ~= zero8 then ttl[#ttl + 1] = u64(rec, 23) ttl[#ttl + 1] = id end
+  end
+  call('ZADD', KEYS[q.at + Z], unpack(zs))
+  call('HSET', KEYS[q.at + S], unpack(states))
+  if #ttl > 0 then call('ZADD', KEYS[q.at + T], unpack(ttl)) end
+  came(q, lanes, earlier)
+end
+
+-- The same for any other state: 1 delayed, 3 leased, 4 done, 5 dead. Its index goes by the record's `until`.
+local function enter(q, state, ids, recs)
+  local c, due, states, ttl = q.c, {}, {}, {}
+  for i, rec in ipairs(recs) do
+    local time = u64(rec, 15)
+    due[2 * i - 1], due[2 * i] = time > 0 and time or INF, ids[i]
+    states[2 * i - 1], states[2 * i] = ids[i], rec
+    if state == 1 and sub(rec, 23, 30) ~= zero8 then ttl[#ttl + 1] = u64(rec, 23) ttl[#ttl + 1] = ids[i] end
+    if state == 1 and c[FIFO] == 1 then fly(q, sub(lane_of(rec), 4), 1) end
+  end
+  local key, counter = D, DELAYED
+  if state == 4 then key, counter = G, DONE elseif state == 5 then key, counter = Y, DEAD end
+  call('ZADD', KEYS[q.at + key], unpack(due))
+  call('HSET', KEYS[q.at + S], unpack(states))
+  if #ttl > 0 then call('ZADD', KEYS[q.at + T], unpack(ttl)) end
+  c[counter] = c[counter] + #ids
+end
+
+-- The place at the end of the line for the event `seq`.
+local function last_place(q, seq, weight2)
+  local order = math.max(q.c[ORDER], now)
+  q.c[ORDER] = order
+  return pack('>I8', order) .. sub(pack('>I8', seq), 3) .. weight2
+end

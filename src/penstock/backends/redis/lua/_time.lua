@@ -1,0 +1,44 @@
+-- What time does to waiting messages: delays pass and messages expire, a slice at a time.
+local SLICE = 500
+
+-- What an index has due, and their records; a row that leads to nothing is dropped, or it would stop the others.
+local function due(q, key, most)
+  local index, states = KEYS[q.at + key], KEYS[q.at + S]
+  local ids = call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, most)
+  if #ids == 0 then return ids, ids, 0 end
+  local recs, sound, found = call('HMGET', states, unpack(ids)), {}, {}
+  for i, rec in ipairs(recs) do
+    if rec then
+      sound[#sound + 1], found[#found + 1] = ids[i], rec
+    else
+      call('ZREM', index, ids[i])
+    end
+  end
+  return sound, found, #ids
+end
+
+-- These waiting messages are past their time to live.
+local function expire(q, ids, recs)
+  leave(q, ids, recs)
+  forget(q, ids, q.c[SEQ] + 1)
+  record(q, 11, #ids, concat(ids), 0, 0)
+end
+
+-- Up to a slice of each; true if there may be more. Nothing is written where nothing is due.
+local function tick(q)
+  local ids, recs, n = due(q, T, SLICE)
+  local more = n == SLICE
+  if #ids > 0 then
+    expire(q, ids, recs)
+    q.ticked = true
+  end
+  if q.c[DELAYED] == 0 then return more end
+  ids, recs, n = due(q, D, SLICE)
+  if #ids > 0 then
+    leave(q, ids, recs)
+    for i, rec in ipairs(recs) do recs[i] = turned(rec, 2, nil, zero8, nil, sub(rec, 31, 38), sub(rec, 15, 22)) end
+    enter_ready(q, ids, recs, true)
+    q.ticked = true
+  end
+  return more or n == SLICE
+end

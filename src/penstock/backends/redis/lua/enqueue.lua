@@ -1,0 +1,127 @@
+-- Enqueue a batch. Touches c m s z o d t u p h j k a x i f0-f9 of one queue.
+-- ARGV: 3 settings, 4 count, 5 rows, 6 '1' if all are plain, 7 shapes, the shapes, then id and body of each message.
+-- A shape is a lane and, in two bytes, a weight: mostly all of a batch have the same. A row: shape (2); where not all
+-- are plain, flags (1 id given, 2 dedup), delay and ttl in microseconds (8 each) and the hashed dedup id (16) follow.
+-- Answers {0, time} for plain ones, else {0, time, for each '' or the id that answers for it}.
+--: flows steps time
+local q, no = open(0, 3)
+if not q then return no end
+local c, n, rows, plain = q.c, tonumber(ARGV[4]), ARGV[5], ARGV[6] == '1'
+local shapes = tonumber(ARGV[7])
+local first, lanes, weights = 8 + shapes, {}, {}
+for i = 1, shapes do lanes[i], weights[i] = sub(ARGV[7 + i], 1, -3), sub(ARGV[7 + i], -2) end
+local again = done_before(q)
+if again and plain then return {DONE_NOW, now} end
+local order = math.max(c[ORDER], now)
+local order8 = pack('>I8', order)
+local head = '\2\0\0\0\0\0' .. now8 .. zero8
+local ids, zs, ss, added = {}, {}, {}, {}
+
+if plain then
+  local seq, counts = c[SEQ], {}
+  local before, after = head .. zero8, now8 .. now8 .. order8
+  for i = 1, n do
+    local index = shapes == 1 and 1 or byte(rows, 2 * i - 1) * 256 + byte(rows, 2 * i)
+    local id, l, weight, seq8 = ARGV[first + 2 * i - 2], lanes[index], weights[index], pack('>I8', seq + i)
+    local tie = sub(seq8, 3)
+    ids[i] = id
+    zs[2 * i - 1], zs[2 * i] = 0, l .. order8 .. tie .. weight .. id
+    ss[2 * i - 1], ss[2 * i] = id, before .. seq8 .. after .. tie .. weight .. l .. '\0\0\0\0\0\0'
+    counts[l] = (counts[l] or 0) + 1
+  end
+  for l, count in pairs(counts) do added[l] = {count, order} end
+  c[ORDER] = order
+  call('HSET', KEYS[M], unpack(ARGV, first, first + 2 * n - 1))
+  call('HSET', KEYS[S], unpack(ss))
+  call('ZADD', KEYS[Z], unpack(zs))
+  came(q, added)
+  c[ENQUEUED_TOTAL] = c[ENQUEUED_TOTAL] + n
+  record(q, 1, n, concat(ids), 0, now)
+  rate(q, 'e', n)
+  remember_call(q)
+  close(q)
+  tell(q)
+  return {DONE_NOW, now}
+end
+
+local function row(i)
+  local r = 35 * i - 34
+  local index = byte(rows, r) * 256 + byte(rows, r + 1)
+  return index, weights[index], byte(rows, r + 2), u64(rows, r + 3), u64(rows, r + 11), sub(rows, r + 19, r + 34)
+end
+
+-- What is over, but was not swept yet, goes first: its id is free.
+local answers, known = {}, {}
+for i = 1, n do
+  local _, _, flags = row(i)
+  local id = ARGV[first + 2 * i - 2]
+  if flags % 2 == 1 and known[id] == nil then
+    local rec = call('HGET', KEYS[S], id)
+    if rec and byte(rec) < 3 and u64(rec, 23) > 0 and u64(rec, 23) <= now then
+      expire(q, {id}, {rec})
+      rec = call('HGET', KEYS[S], id)
+    end
+    known[id] = rec and byte(rec) or 0
+  end
+end
+
+local ms, ds, ts, dues, waiting = {}, {}, {}, {}, 0
+for i = 1, n do
+  local index, weight, flags, delay, ttl, hash = row(i)
+  local id = ARGV[first + 2 * i - 2]
+  local answer = (flags % 2 == 1 or again) and (known[id] or 0) ~= 0 and known[id] ~= 6 and id or ''
+  if again and answer == '' and call('HEXISTS', KEYS[S], id) == 1 then answer = id end
+  if flags >= 2 and answer == '' and c[WINDOW] > 0 then
+    local old = call('HGET', KEYS[P], hash)
+    if old and u64(old, 1) > now then
+      answer = sub(old, 9)
+    else
+      call('HSET', KEYS[P], hash, pack('>I8', now + c[WINDOW]) .. id)
+      call('ZADD', KEYS[U], now + c[WINDOW], hash)
+    end
+  end
+  if again and answer == '' then answer = id end
+  answers[i] = answer
+  if answer == '' then
+    local at, seq8, l = #ids + 1, pack('>I8', c[SEQ] + #ids + 1), lanes[index]
+    local visible8, expires8 = pack('>I8', now + delay), ttl > 0 and pack('>I8', now + ttl) or zero8
+    if known[id] == 6 then unhold(q, id) end
+    known[id] = 2
+    ids[at], ms[2 * at - 1], ms[2 * at] = id, id, ARGV[first + 2 * i - 1]
+    local place = (delay > 0 and visible8 or order8) .. sub(seq8, 3) .. weight
+    local rest_of = expires8 .. seq8 .. visible8 .. now8 .. place .. l .. '\0\0\0\0\0\0'
+    ss[2 * at - 1] = id
+    dues[at] = visible8
+    if ttl > 0 then ts[#ts + 1] = now + ttl ts[#ts + 1] = id end
+    if delay > 0 then
+      ss[2 * at] = '\1\0\0\0\0\0' .. now8 .. visible8 .. rest_of
+      ds[#ds + 1] = now + delay
+      ds[#ds + 1] = id
+      waiting = waiting + 1
+    else
+      ss[2 * at] = head .. rest_of
+      zs[#zs + 1] = 0
+      zs[#zs + 1] = l .. place .. id
+      c[ORDER] = order
+      added[l] = {(added[l] and added[l][1] or 0) + 1, order}
+    end
+  end
+end
+if #ids > 0 then
+  call('HSET', KEYS[M], unpack(ms))
+  call('HSET', KEYS[S], unpack(ss))
+  if #zs > 0 then call('ZADD', KEYS[Z], unpack(zs)) end
+  if #ds > 0 then call('ZADD', KEYS[D], unpack(ds)) end
+  if #ts > 0 then call('ZADD', KEYS[T], unpack(ts)) end
+  came(q, added)
+  c[DELAYED] = c[DELAYED] + waiting
+  c[ENQUEUED_TOTAL] = c[ENQUEUED_TOTAL] + #ids
+  record(q, 1, #ids, concat(ids), 0, column(dues, 8))
+  rate(q, 'e', #ids)
+  tell(q)
+end
+if #ids > 0 or q.events > 0 then
+  remember_call(q)
+  close(q)
+end
+return {DONE_NOW, now, answers}

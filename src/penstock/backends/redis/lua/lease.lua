@@ -1,0 +1,195 @@
+-- Hand out up to so many ready messages. Touches c m s z o d l t h j b k x f0-f9 of one queue.
+-- ARGV: 3 settings, 4 most, 5 lease in microseconds, 6 consumer.
+-- Answers {0, time, first seq, ids, attempts, times, bodies}; of each message four times: when it expires, one of no
+-- use, when it became visible and when it was enqueued. Of large bodies only the first. With nothing handed out {0, time, when something falls due}; {1} if time has more to do first; {2, time, ids, records} of ended leases.
+--: flows steps time bodies
+local ENDED, SLICE_ENDED, GHOSTS = 2, 500, 256
+local q, no = open(0, 3)
+if not q then return no end
+local c = q.c
+if tick(q) then close(q) return {MORE} end
+local earliest = tonumber(call('ZRANGE', KEYS[L], 0, 0, 'WITHSCORES')[2] or math.huge)
+if earliest <= now then
+  local ids, recs, n = due(q, L, SLICE_ENDED)
+  close(q)
+  if n > #ids then return {MORE} end
+  return {ENDED, now, ids, recs}
+end
+local wanted = tonumber(ARGV[4])
+if c[MAX_LEASED] > 0 then wanted = math.min(wanted, c[MAX_LEASED] - c[LEASED]) end
+
+local taken, limit, flying, exhausted = {}, c[PER_KEY], {}, {}
+local served_keys = {}
+
+local function room(key)
+  if limit == 0 then return math.huge end
+  if not flying[key] then flying[key] = in_flight(q, key) end
+  return limit - flying[key]
+end
+
+-- The lanes of a level, lowest tag first.
+local function push(heap, flow)
+  local i = #heap + 1
+  while i > 1 do
+    local up = math.floor(i / 2)
+    if heap[up].tag <= flow.tag then break end
+    heap[i] = heap[up]
+    i = up
+  end
+  heap[i] = flow
+end
+local function pop(heap)
+  local first, last, n = heap[1], heap[#heap], #heap - 1
+  heap[n + 1] = nil
+  if n == 0 then return first end
+  local i = 1
+  while true do
+    local down = 2 * i
+    if down > n then break end
+    if down < n and heap[down + 1].tag < heap[down].tag then down = down + 1 end
+    if heap[down].tag >= last.tag then break end
+    heap[i] = heap[down]
+    i = down
+  end
+  heap[i] = last
+  return first
+end
+
+-- The next of a flow, read some at a time: one more than is likely to be taken, to know what comes then.
+local function read(flow, n)
+  local from, to = between(flow.lane)
+  if flow.last then from = '(' .. flow.last end
+  flow.some, flow.at = call('ZRANGEBYLEX', KEYS[Z], from, to, 'LIMIT', 0, n), 1
+  flow.ended = #flow.some < n
+end
+
+-- Serve up to `count` from a level, by start-time fair queueing; how many it were.
+local function serve(level, count)
+  local f, heap, touched, ghosts = KEYS[F + level], {}, {}, {}
+  local listed = call('ZRANGE', f, 0, count - 1, 'WITHSCORES')
+  local flows = #listed / 2
+  for i = 1, flows do heap[i] = {lane = listed[2 * i - 1], tag = tonumber(listed[2 * i]), n = 0} end
+  local highest = flows == count and heap[flows].tag or math.huge
+  local share = flows == 1 and count + 1 or math.min(count, math.ceil(2 * count / math.max(flows, 1))) + 1
+  local done = 0
+  while done < count and #heap > 0 do
+    local flow = pop(heap)
+    if #ghosts > 0 and flow.tag > highest then break end
+    local key = sub(flow.lane, 4)
+    if not flow.some then read(flow, share) end
+    if #flow.some == 0 then
+      ghosts[#ghosts + 1] = flow.lane
+    elseif room(key) > 0 then
+      if flow.n == 0 then touched[#touched + 1] = flow end
+      local more = true
+      while more do
+        local member = flow.some[flow.at]
+        done = done + 1
+        taken[#taken + 1] = member
+        flow.n, flow.at, flow.last = flow.n + 1, flow.at + 1, member
+        if limit > 0 then flying[key] = flying[key] + 1 end
+        c[TAG + level] = math.max(c[TAG + level], flow.tag)
+        local size = #member
+        flow.tag = flow.tag + 1 / (byte(member, size - 17) * 256 + byte(member, size - 16))
+        if not flow.some[flow.at] and not flow.ended then read(flow, share) end
+        more = flow.some[flow.at] and done < count and #heap == 0 and room(key) > 0
+      end
+      if flow.some[flow.at] and room(key) > 0 then push(heap, flow) end
+    end
+  end
+  if #ghosts > 0 then call('ZREM', f, unpack(ghosts)) end
+  if done == 0 then return #ghosts > 0 and flows == count and -1 or 0 end
+  -- At once: the same level may be served again in this call.
+  call('ZREM', KEYS[Z], unpack(taken, #taken - done + 1))
+  c[READY + level] = c[READY + level] - done
+  local tags, heads, empty = {}, {}, {}
+  for _, flow in ipairs(touched) do
+    local head = flow.some[flow.at]
+    if head then
+      heads[#heads + 1] = u64(head, #head - 31)
+      heads[#heads + 1] = flow.lane
+    else
+      empty[#empty + 1] = flow.lane
+    end
+    tags[#tags + 1] = flow.tag
+    tags[#tags + 1] = flow.lane
+    if limit > 0 then add(served_keys, sub(flow.lane, 4), flow.n) end
+  end
+  if #heads > 0 then call('ZADD', KEYS[O], unpack(heads)) end
+  if #empty > 0 then c[FLOWS + level] = c[FLOWS + level] - call('ZREM', KEYS[O], unpack(empty)) end
+  if c[READY + level] == 0 then
+    rest(q, level)
+  else
+    call('ZADD', f, unpack(tags))
+    -- A lane without messages stays for a while with its tag: who comes and goes must not overtake. Not too many.
+    if #empty > 0 and call('ZCARD', f) - c[FLOWS + level] > GHOSTS then call('ZREM', f, unpack(empty)) end
+  end
+  return done
+end
+
+-- The top level that has work, and how much of it, so that every other still gets its turn in time.
+local function next_level(count)
+  local active = {}
+  for level = 0, 9 do
+    if c[READY + level] > 0 and not exhausted[level] then active[#active + 1] = level end
+  end
+  if #active < 2 then return active[1], count, active end
+  local starving = {unpack(active, 2)}
+  table.sort(starving, function(a, b)
+    if c[WAITED + a] ~= c[WAITED + b] then return c[WAITED + a] > c[WAITED + b] end
+    return a < b
+  end)
+  local slack = math.huge
+  for before, level in ipairs(starving) do slack = math.min(slack, 20 - c[WAITED + level] - before) end
+  if slack > 0 then return active[1], math.min(count, slack), active end
+  return starving[1], 1, active
+end
+
+while #taken < wanted do
+  local level, count, active = next_level(wanted - #taken)
+  if not level then break end
+  local done = serve(level, count)
+  if done == 0 then exhausted[level] = true end
+  if done > 0 and #active > 1 then
+    for other = 0, 9 do c[WAITED + other] = (other == level or c[READY + other] == 0) and 0 or c[WAITED + other] + done end
+  end
+end
+
+local n = #taken
+if n == 0 then
+  if q.ticked then close(q) end
+  local soon = math.min(earliest, tonumber(call('ZRANGE', KEYS[D], 0, 0, 'WITHSCORES')[2] or math.huge))
+  return {DONE_NOW, now, string.format('%.0f', math.min(soon, 9e15))}
+end
+
+local ids, lease_end, consumer = {}, now + tonumber(ARGV[5]), ARGV[6]
+for i, member in ipairs(taken) do ids[i] = sub(member, -16) end
+local recs = call('HMGET', KEYS[S], unpack(ids))
+local attempts, times, states, ends, ttl, next_attempt = {}, {}, {}, {}, {}, {}
+local until8, seq, name = pack('>I8', lease_end), c[SEQ], pack('>I2', #consumer) .. consumer
+local since_until = now8 .. until8
+for i, rec in ipairs(recs) do
+  local was, expires8, at = sub(rec, 3, 6), sub(rec, 23, 30), after_lane(rec)
+  local attempt = next_attempt[was]
+  if not attempt then
+    attempt = pack('>I4', unpacked('>I4', was) + 1)
+    next_attempt[was] = attempt
+  end
+  attempts[i], times[i] = attempt, sub(rec, 23, 54)
+  if expires8 ~= zero8 then ttl[#ttl + 1] = ids[i] end
+  states[2 * i - 1] = ids[i]
+  states[2 * i] = '\3' .. sub(rec, 2, 2) .. attempt .. since_until .. expires8 .. pack('>I8', seq + i)
+    .. sub(rec, 39, at - 1) .. name .. sub(rec, at + 2)
+  ends[2 * i - 1], ends[2 * i] = lease_end, ids[i]
+end
+call('HSET', KEYS[S], unpack(states))
+call('ZADD', KEYS[L], unpack(ends))
+if #ttl > 0 then call('ZREM', KEYS[T], unpack(ttl)) end
+for key, count in pairs(served_keys) do fly(q, key, count) end
+c[LEASED] = c[LEASED] + n
+local joined = concat(ids)
+record(q, 3, n, joined, column(attempts, 4), lease_end, consumer)
+close(q)
+if lease_end < earliest then tell(q) end
+return {DONE_NOW, now, string.format('%.0f', seq + 1), joined, concat(attempts), concat(times),
+  bodies_of(ids)}

@@ -1,0 +1,96 @@
+-- Rebuild what is derived from a queue's records, a slice at a time; meanwhile nobody else gets at the queue.
+-- Touches c m s z o d l g y t u p h j b k a w f0-f9 of one queue.
+-- ARGV: 3 step, 4 cursor or settings, 5 on see below. Steps:
+--   begin    4: counters for a queue that has none     drops what is derived, and locks
+--   records  4: cursor   records of 200 messages are put into their indexes; those without a body go
+--   lost     4: id, 5 lane, 6 weight   a body without a record is ready again
+--   drop     4: id       a body, or a record, that cannot be used goes
+--   dedup    4: cursor
+--   finish   4: settings   counts, and unlocks. Answers {0, time, next cursor, repaired ids}
+--: flows steps
+local LOCKED = -1
+local step, cursor, gone = ARGV[3], ARGV[4], {}
+local raw = call('GET', KEYS[C])
+if not raw and step ~= 'begin' then return {NOT_FOUND} end
+local q = {at = 0, c = cmsgpack.unpack(raw or ARGV[4]), runs = {}, events = 0}
+local c = q.c
+
+if step == 'begin' then
+  for _, key in ipairs({Z, O, D, L, G, Y, T, U, H, B, K, A}) do call('DEL', KEYS[key]) end
+  for level = 0, 9 do
+    rest(q, level)
+    c[READY + level], c[FLOWS + level] = 0, 0
+  end
+  c[SETTINGS], c[DELAYED], c[LEASED], c[DONE], c[DEAD], c[HELD], c[REQUIRED] = LOCKED, 0, 0, 0, 0, 0, 0
+  local rows = call('HGETALL', KEYS[W])
+  for i = 2, #rows, 2 do c[REQUIRED] = c[REQUIRED] + cmsgpack.unpack(rows[i])[2] end
+  local last = call('XREVRANGE', KEYS[J], '+', '-', 'COUNT', 1)[1]
+  if last then c[SEQ] = math.max(c[SEQ], tonumber(string.match(last[1], '^%d+'))) end
+  c[BYTES] = 0
+  local from = '-'
+  repeat
+    local page = call('XRANGE', KEYS[J], from, '+', 'COUNT', 500)
+    for _, row in ipairs(page) do c[BYTES] = c[BYTES] + #row[2][2] end
+    if #page > 0 then from = string.format('%.0f-0', tonumber(string.match(page[#page][1], '^%d+')) + 1) end
+  until #page == 0
+  cursor = '0'
+elseif step == 'records' then
+  local page = call('HSCAN', KEYS[S], cursor, 'COUNT', 200)
+  cursor = page[1]
+  for i = 1, #page[2], 2 do
+    local id, rec = page[2][i], page[2][i + 1]
+    local state = byte(rec) or 0
+    if #rec < 79 or state < 1 or state > 6 or call('HEXISTS', KEYS[M], id) == 0 then
+      call('HDEL', KEYS[S], id)
+      gone[#gone + 1] = id
+    elseif call('HEXISTS', KEYS[M], id) == 1 then
+      -- HSCAN may show one twice: what is in its index already is not put there again.
+      if byte(rec, 2) == 1 then call('ZADD', KEYS[A], u64(rec, 31), id) end
+      if state == 2 then
+        if not call('ZSCORE', KEYS[Z], lane_of(rec) .. sub(rec, 55, 70) .. id) then enter_ready(q, {id}, {rec}, true) end
+      elseif state == 6 then
+        c[HELD] = c[HELD] + call('ZADD', KEYS[H], u64(rec, 31), id)
+      elseif state == 3 then
+        if call('ZADD', KEYS[L], u64(rec, 15), id) == 1 then
+          c[LEASED] = c[LEASED] + 1
+          if c[PER_KEY] > 0 then fly(q, sub(lane_of(rec), 4), 1) end
+        end
+      elseif not call('ZSCORE', KEYS[({[1] = D, [4] = G, [5] = Y})[state]], id) then
+        enter(q, state, {id}, {rec})
+      end
+      c[ORDER] = math.max(c[ORDER], state == 2 and u64(rec, 55) or 0)
+      c[SEQ] = math.max(c[SEQ], u64(rec, 31))
+    end
+  end
+  if #gone > 0 then record(q, 15, #gone, concat(gone), 0, 0, '', 'the body is missing') end
+elseif step == 'lost' then
+  local id = ARGV[4]
+  if call('HEXISTS', KEYS[S], id) == 0 then
+    local seq = c[SEQ] + 1
+    local rec = '\2\0\0\0\0\0' .. now8 .. zero8 .. zero8 .. pack('>I8', seq) .. now8 .. now8
+      .. last_place(q, seq, pack('>I2', tonumber(ARGV[6]))) .. ARGV[5] .. '\0\0\0\0\0\0'
+    enter_ready(q, {id}, {rec}, false)
+    record(q, 15, 1, id, 0, 0, '', 'the record was missing', 'ready')
+  end
+elseif step == 'drop' then
+  call('HDEL', KEYS[S], ARGV[4])
+  call('HDEL', KEYS[M], ARGV[4])
+  record(q, 15, 1, ARGV[4], 0, 0, '', 'the body does not decode')
+elseif step == 'dedup' then
+  local page = call('HSCAN', KEYS[P], cursor, 'COUNT', 200)
+  cursor = page[1]
+  for i = 1, #page[2], 2 do
+    if #page[2][i + 1] == 24 then
+      call('ZADD', KEYS[U], u64(page[2][i + 1], 1), page[2][i])
+    else
+      call('HDEL', KEYS[P], page[2][i])
+    end
+  end
+elseif step == 'finish' then
+  c[SETTINGS] = tonumber(ARGV[4])
+  -- Of no message: from here on the journal starts with what is counted now.
+  record(q, 15, 1, string.rep('\0', 16), 0, 0, '', 'counted anew')
+  tell(q)
+end
+close(q)
+return {DONE_NOW, now, cursor, gone}

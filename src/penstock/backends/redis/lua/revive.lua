@@ -1,0 +1,24 @@
+-- Dead messages are ready again in their own queue. Touches c s z o y j k b a x i f0-f9 of one queue.
+-- ARGV: 3 settings, 4 seqs that the records must have (8 each), then the ids. Answers {0, time, how many}.
+--: flows steps
+local q, no = open(0, 3)
+if not q then return no end
+local c, ids, recs, revived = q.c, {}, {}, {}
+local found = call('HMGET', KEYS[S], unpack(ARGV, 5))
+for i, rec in ipairs(found) do
+  if rec and byte(rec) == 5 and sub(rec, 31, 38) == sub(ARGV[4], 8 * i - 7, 8 * i) then
+    ids[#ids + 1], recs[#recs + 1] = ARGV[4 + i], rec
+  end
+end
+if #ids > 0 then
+  leave(q, ids, recs)
+  for i, rec in ipairs(recs) do
+    revived[i] = turned(rec, 2, '\0\0\0\0', zero8, zero8, pack('>I8', c[SEQ] + i), now8,
+      last_place(q, c[SEQ] + i, sub(rec, 69, 70)))
+  end
+  enter_ready(q, ids, revived, false)
+  record(q, 9, #ids, concat(ids), 0, now)
+  close(q)
+  tell(q)
+end
+return {DONE_NOW, now, #ids}

@@ -1,0 +1,77 @@
+-- A slice of a queue's housekeeping: what has expired, delays, retention, dedup ids, held bodies, its journal.
+-- Touches c m s z o d l g y t u p h j b k a w x i f0-f9 of one queue.
+-- ARGV: 3 settings, 4 microseconds that events are kept ('' for ever), 5 bytes that the journal may have ('' any).
+-- Answers {0, time, slices of work done, ids and records of ended leases}.
+--: flows steps time
+local FRAMES = 100
+local q, no = open(0, 3)
+if not q then return no end
+local c, work = q.c, 0
+
+tick(q)
+if q.ticked then work = 1 end
+
+local function remove(index)
+  local ids, recs = due(q, index, SLICE)
+  if #ids == 0 then return end
+  leave(q, ids, recs)
+  forget(q, ids, c[SEQ] + 1)
+  record(q, 13, #ids, concat(ids), 0, 0)
+  work = 1
+end
+if c[DONE] > 0 then remove(G) end
+if c[DEAD] > 0 and c[DONE] == 0 or work == 0 then remove(Y) end
+
+local hashes = call('ZRANGEBYSCORE', KEYS[U], '-inf', now, 'LIMIT', 0, SLICE)
+if #hashes > 0 then
+  call('HDEL', KEYS[P], unpack(hashes))
+  call('ZREM', KEYS[U], unpack(hashes))
+  work = 1
+end
+
+-- The last seq that every required cursor has read.
+local read = c[SEQ]
+if c[REQUIRED] > 0 then
+  local rows = call('HGETALL', KEYS[W])
+  for i = 2, #rows, 2 do
+    local row = cmsgpack.unpack(rows[i])
+    if row[2] == 1 then read = math.min(read, row[1]) end
+  end
+end
+if c[HELD] > 0 then
+  local ids = call('ZRANGEBYSCORE', KEYS[H], '-inf', read, 'LIMIT', 0, SLICE)
+  if #ids > 0 then
+    call('ZREM', KEYS[H], unpack(ids))
+    call('HDEL', KEYS[M], unpack(ids))
+    call('HDEL', KEYS[S], unpack(ids))
+    c[HELD] = c[HELD] - #ids
+    work, q.ticked = 1, true
+  end
+end
+
+local old, size = tonumber(ARGV[4]), tonumber(ARGV[5])
+if old then old = now - old end
+if c[BASE] < c[SEQ] - q.events and (old or size) then
+  local removed = 0
+  local first = call('XRANGE', KEYS[J], '-', '+', 'COUNT', 1)[1]
+  local is_due = first and ((old and unpacked('>I8', first[2][2], 14) < old) or (size and c[BYTES] > size))
+  for _, row in ipairs(is_due and call('XRANGE', KEYS[J], '-', '+', 'COUNT', FRAMES) or {}) do
+    local frame = row[2][2]
+    local _, count, first_seq, at, d, r, l, done, dead = unpacked('>BI4I8I8I8I8I8I8I8', frame)
+    local last = first_seq + count - 1
+    if last > read or not ((old and at < old) or (size and c[BYTES] > size)) then break end
+    removed = removed + 1
+    c[BASE], c[BYTES] = last, c[BYTES] - #frame
+    c[BASE_COUNTS], c[BASE_COUNTS + 1], c[BASE_COUNTS + 2] = d, r, l
+    c[BASE_COUNTS + 3], c[BASE_COUNTS + 4] = done, dead
+  end
+  if removed > 0 then
+    call('XTRIM', KEYS[J], 'MAXLEN', call('XLEN', KEYS[J]) - removed)
+    work, q.ticked = 1, true
+  end
+end
+
+call('ZREMRANGEBYSCORE', KEYS[I], '-inf', now - CALLS_KEPT_US)
+local ids, recs = due(q, L, SLICE)
+if q.ticked or q.events > 0 then close(q) end
+return {DONE_NOW, now, work, ids, recs}

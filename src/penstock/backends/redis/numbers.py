@@ -1,0 +1,274 @@
+"""Numbers: what `stats`, `key_stats`, `due` and `metrics` say."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from penstock.backends.base import (
+    BackendMetrics,
+    CursorInfo,
+    Histogram,
+    KeyStats,
+    QueueMetrics,
+    QueueStats,
+)
+from penstock.backends.meters import SIZE_BOUNDS, SYNC_BOUNDS
+from penstock.backends.redis.engine import Engine, Known, QueueChanged
+from penstock.backends.redis.journal import cursor_infos, pairs
+from penstock.backends.redis.leasing import Leasing
+from penstock.backends.redis.records import Counters, decode_counters, decode_head
+from penstock.backends.redis.settling import Settling
+from penstock.errors import InvalidMessage, QueueNotFound, StorageCorrupt
+from penstock.message import DueItem, format_id
+
+RATE_WINDOW_S = 60
+#: Lanes that one call looks at.
+LANES = 500
+KEYS_MEASURED = 20
+#: Kinds of due times, in the order in which the script has them.
+KINDS = ("delay", "lease", "ttl", "retention", "retention", "dedup")
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """A queue's stored numbers at one moment."""
+
+    now_us: int
+    counters: Counters
+    oldest_us: int | None
+    rates: dict[bytes, int]
+    cursors: list[CursorInfo]
+
+    @property
+    def read_by_all(self) -> int:
+        required = [one.position for one in self.cursors if one.required]
+        return min(required, default=self.counters.seq)
+
+
+class _Sum:
+    """One key's numbers in the making."""
+
+    __slots__ = ("first_us", "leased", "ready", "weight")
+
+    def __init__(self) -> None:
+        self.ready = 0
+        self.first_us: int | None = None
+        self.weight: int | None = None
+        self.leased: int | None = None
+
+
+class Numbers:
+    """What is counted in one store."""
+
+    def __init__(self, engine: Engine, leasing: Leasing, settling: Settling, durability: str) -> None:
+        self._engine = engine
+        self._leasing = leasing
+        self._settling = settling
+        self._durability = durability
+
+    def standing(self, q: Known) -> Standing:
+        _, now_us, counters, oldest, rates, cursors = self._engine.run("stats", [q])
+        return Standing(
+            now_us,
+            decode_counters(counters),
+            int(float(oldest)) if oldest else None,
+            {name: int(count) for name, count in pairs(rates)},
+            cursor_infos(cursors),
+        )
+
+    def stats(self, queue: str) -> QueueStats:
+        return self._stats(self._engine.with_queue(queue, self.standing))
+
+    def _stats(self, standing: Standing) -> QueueStats:
+        c, now_us = standing.counters, standing.now_us
+        age_us = None if standing.oldest_us is None else max(0, now_us - standing.oldest_us)
+        enqueued, acked, failed = (_rate(standing, kind) for kind in (b"e", b"a", b"f"))
+        return QueueStats(
+            delayed=c.delayed,
+            ready=c.ready,
+            leased=c.leased,
+            done=c.done,
+            dead=c.dead,
+            oldest_ready_age_s=None if age_us is None else age_us / 1_000_000,
+            enqueued_total=c.enqueued_total,
+            acked_total=c.acked_total,
+            failed_total=c.failed_total,
+            enqueue_rate_per_s=enqueued,
+            ack_rate_per_s=acked,
+            fail_rate_per_s=failed,
+            first_seq=c.base_seq + 1,
+            last_seq=c.seq,
+            journal_bytes=c.journal_bytes,
+            held_bodies=c.held,
+            unread_by_required=c.seq - standing.read_by_all,
+            durability=self._durability,
+            created_at_ns=c.created_us * 1000,
+        )
+
+    def key_stats(self, queue: str, limit: int) -> list[KeyStats]:
+        """The keys that have most waiting. Its cost grows with the keys that have any, not with messages."""
+        now_us, sums = self._engine.with_queue(queue, self._sums)
+        served = self._leasing.served.get(queue, Counter())
+        total = sum(served.values())
+        for key in served:
+            sums.setdefault(key, _Sum())
+        found = heapq.nlargest(
+            limit, sums.items(), key=lambda item: (item[1].ready, served[item[0]], item[0])
+        )
+        return [
+            KeyStats(
+                key=key,
+                weight=one.weight,
+                ready=one.ready,
+                leased=one.leased,
+                oldest_ready_age_s=(
+                    None if one.first_us is None else max(0, now_us - one.first_us) / 1_000_000
+                ),
+                served=served[key],
+                share=served[key] / total if total else 0.0,
+                throttled=0,
+                throttled_by=[],
+                token_in_s=None,
+            )
+            for key, one in found
+            if one.ready or served[key]
+        ]
+
+    def _sums(self, q: Known) -> tuple[int, dict[str, _Sum]]:
+        sums: dict[str, _Sum] = {}
+        passed = 0
+        while True:
+            _, now_us, rows = self._engine.run("lanes", [q], passed, LANES)
+            for at in range(0, len(rows), 4):
+                lane, depth, head, leased = rows[at : at + 4]
+                one = sums.setdefault(lane[3:].decode(errors="replace"), _Sum())
+                one.ready += depth
+                one.leased = leased if leased >= 0 else None
+                order_us = int.from_bytes(head[-32:-24], "big")
+                if head and (one.first_us is None or order_us < one.first_us):
+                    one.first_us, one.weight = order_us, int.from_bytes(head[-18:-16], "big")
+            passed += LANES
+            if len(rows) < 4 * LANES:
+                return now_us, sums
+
+    def first_event_us(self, q: Known) -> int | None:
+        """When the oldest frame of the journal was written."""
+        frames = self._engine.run("events", [q], 0, "", 1)[3]
+        return decode_head(frames[0]).at_us if frames else None
+
+    def first_is_unread(self, q: Known, standing: Standing) -> bool:
+        """Whether a required cursor has yet to read the oldest frame."""
+        frames = self._engine.run("events", [q], 0, "", 1)[3]
+        return bool(frames) and decode_head(frames[0]).last_seq > standing.read_by_all
+
+    # -- what falls due
+
+    def due(self, since_ns: int, until_ns: int | None, limit: int, after: str | None) -> list[DueItem]:
+        """Across queues, earliest first: each queue is asked for as many as are wanted in all."""
+        resume = _due_position(after)
+        start_us = -(-max(since_ns, resume[0] * 1000 if resume else 0) // 1000)
+        end = "+inf" if until_ns is None else f"({-(-until_ns // 1000)}"
+        found = []
+        for name, row in self._engine.all_queues().items():
+            q = self._engine.known(name, row)
+            with contextlib.suppress(QueueChanged, QueueNotFound):
+                found.append(sorted(self._due_of(q, start_us, end, limit, resume)))
+        out: list[DueItem] = []
+        for at_us, kind, number, raw, name in heapq.merge(*found):
+            if len(out) == limit:
+                break
+            position = at_us.to_bytes(8, "big") + bytes((kind,)) + number.to_bytes(4, "big") + raw
+            message_id = None if KINDS[kind] == "dedup" else format_id(raw)
+            out.append(DueItem(at_us * 1000, KINDS[kind], name, message_id, position.hex()))
+        return out
+
+    def _due_of(
+        self, q: Known, start_us: int, end: str, limit: int, resume: tuple[int, int, int, bytes] | None
+    ) -> Iterator[tuple[int, int, int, bytes, str]]:
+        """(time, kind, queue's number, id, queue)"""
+        most = limit
+        while True:
+            reply = self._engine.run("due", [q], start_us, end, most)
+            rows = [
+                (int(float(row[at + 1])), kind, q.number, row[at])
+                for kind, row in enumerate(reply[2])
+                for at in range(0, len(row), 2)
+                if float(row[at + 1]) != float("inf")
+            ]
+            fresh = [one for one in rows if resume is None or one > resume]
+            # Of those at the time that is gone on from, some were listed already: as many more are looked at.
+            if len(rows) - len(fresh) == 0 or most > len(rows) or len(fresh) >= limit:
+                break
+            most += limit
+        for at_us, kind, number, raw in fresh:
+            yield at_us, kind, number, raw, q.name
+
+    # -- metrics
+
+    def metrics(self) -> BackendMetrics:
+        queues: dict[str, QueueMetrics] = {}
+        for name in self._engine.all_queues():
+            with contextlib.suppress(QueueNotFound, StorageCorrupt):  # Deleted meanwhile, or damaged.
+                queues[name] = self._of_queue(name)
+        used = self._engine.server.command("INFO", "memory")
+        return BackendMetrics(
+            queues=queues,
+            store_bytes=_used_memory(used),
+            sync_s=_nothing(SYNC_BOUNDS),
+            group_commit_calls=_nothing(SIZE_BOUNDS),
+        )
+
+    def _of_queue(self, name: str) -> QueueMetrics:
+        standing = self._engine.with_queue(name, self.standing)
+        meter = self._settling.meters[name]
+        c = standing.counters
+        return QueueMetrics(
+            stats=self._stats(standing),
+            events={"enqueued": c.enqueued_total, "acked": c.acked_total},
+            wait_s=meter.waits.read(),
+            service_s=meter.services.read(),
+            cursors=standing.cursors,
+            keys=self.key_stats(name, KEYS_MEASURED),
+        )
+
+
+def _nothing(bounds: tuple[float, ...]) -> Histogram:
+    """Syncs are the server's."""
+    return Histogram(bounds, (0,) * (len(bounds) + 1), 0.0)
+
+
+def _used_memory(info: Any) -> int:
+    if isinstance(info, dict):
+        return int(info.get("used_memory", 0))
+    for line in bytes(info).split(b"\r\n"):
+        if line.startswith(b"used_memory:"):
+            return int(line.split(b":")[1])
+    return 0
+
+
+def _rate(standing: Standing, kind: bytes) -> float:
+    """Per second over the last minute: slots of seconds that are not a minute old."""
+    second, total = standing.counters.second, 0
+    now = standing.now_us // 1_000_000
+    for ago in range(RATE_WINDOW_S):
+        one = second - ago
+        if now - RATE_WINDOW_S < one <= now:
+            total += standing.rates.get(kind + b"%d" % (one % RATE_WINDOW_S), 0)
+    return total / RATE_WINDOW_S
+
+
+def _due_position(after: str | None) -> tuple[int, int, int, bytes] | None:
+    if after is None:
+        return None
+    try:
+        raw = bytes.fromhex(after)
+    except (ValueError, TypeError):
+        raw = b""
+    if len(raw) != 29:
+        raise InvalidMessage(f"after {after!r:.60} is not the position of a due item")
+    return int.from_bytes(raw[:8], "big"), raw[8], int.from_bytes(raw[9:13], "big"), raw[13:]

@@ -1,0 +1,51 @@
+"""The factory of the backend on Redis lists: what it cannot do yet, or its server does not give, is refused."""
+
+from __future__ import annotations
+
+import random
+
+from penstock.backends.redis.backend import RedisBackend
+from penstock.backends.redis.connecting import connect
+from penstock.backends.redis.health import NONE, UNKNOWN, durability_of
+from penstock.backends.redis.keys import Keys
+from penstock.clock import Clock
+from penstock.errors import InvalidConfig
+from penstock.keyring import KeyProvider
+from penstock.redis_settings import RedisSettings, StreamSettings
+
+#: Durability modes, weakest first; what the server does not say counts as nothing.
+_MODES = (UNKNOWN, NONE, "os", "interval", "sync")
+
+
+def open_lists(
+    settings: RedisSettings, clock: Clock | None, rng: random.Random | None, keys: KeyProvider | None
+) -> RedisBackend:
+    _check(settings)
+    # The connection waits for real, whatever the clock of the queues says.
+    server = connect(settings)
+    try:
+        given = durability_of(server)
+        asked = settings.durability
+        if asked is not None and _MODES.index(given) < _MODES.index(asked):
+            raise InvalidConfig(
+                f"{settings.url}: durability is {asked!r}, but the server gives {given!r}; set appendonly and "
+                "appendfsync there, or ask for less"
+            )
+        return RedisBackend(server, Keys(settings.key_prefix), clock, rng, settings.url)
+    except BaseException:
+        server.close()
+        raise
+
+
+def _check(settings: RedisSettings) -> None:
+    """Nothing that was asked for is left out in silence."""
+    of_streams = settings.streams != StreamSettings() or bool(settings.queues)
+    refused = {
+        "a cluster": settings.cluster,
+        "encryption": settings.encryption.enabled,
+        "compression for all queues (set compress_over_bytes for each)": bool(settings.compression),
+        "settings of streams": of_streams,
+    }
+    for what, asked in refused.items():
+        if asked:
+            raise InvalidConfig(f"{settings.url}: {what} is not part of this version of the Redis backend")

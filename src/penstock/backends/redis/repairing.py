@@ -1,0 +1,84 @@
+"""Repairs a queue: everything that is derived from its records is built anew, while it is locked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.backends.redis.connecting import Arg
+from penstock.backends.redis.engine import Engine, Known
+from penstock.backends.redis.quarantine import Quarantine
+from penstock.backends.redis.records import COUNTERS_VERSION, Counters, encode_counters, lane, level_of
+from penstock.backends.redis.scripts import script
+from penstock.codec.body import decode_body
+from penstock.errors import StorageCorrupt
+from penstock.message import DEFAULT_PRIORITY
+
+
+class Repairing:
+    """Repairs the queues of one store."""
+
+    def __init__(self, engine: Engine, quarantine: Quarantine) -> None:
+        self._engine = engine
+        self._quarantine = quarantine
+
+    def repair(self, name: str) -> str:
+        """What was done."""
+        q = self._engine.load(name)
+        if q is None:
+            return "gone meanwhile"
+        settings = q.settings
+        fresh = Counters(
+            COUNTERS_VERSION,
+            q.changed,
+            number=q.number,
+            created_us=self._engine.now_us(),
+            max_leased=settings.max_leased or 0,
+            per_key=1 if settings.fifo else settings.max_leased_per_key or 0,
+            fifo=int(settings.fifo),
+            retention_us=round(settings.retention_s * 1_000_000),
+            dead_retention_us=round((settings.dead_retention_s or 0) * 1_000_000),
+            window_us=round(settings.dedup_window_s * 1_000_000),
+        )
+        self._step(q, "begin", encode_counters(fresh))
+        # Bodies first: what goes for its body's sake must not be in an index by then.
+        removed = self._bodies(q)
+        removed += self._walk(q, "records")
+        self._walk(q, "dedup")
+        self._step(q, "finish", q.changed)
+        self._engine.forget(name)
+        return "indexes rebuilt" + (f"; {removed} messages could not be kept" if removed else "")
+
+    def _step(self, q: Known, step: str, *args: Arg) -> list[Any]:
+        sent = [*self._engine.head(), step, *args]
+        reply: list[Any] = self._engine.server.run(script("rebuild"), q.keys, sent)
+        return reply
+
+    def _walk(self, q: Known, step: str) -> int:
+        cursor, gone = b"0", 0
+        while True:
+            _, _, cursor, ids = self._step(q, step, cursor)
+            gone += len(ids)
+            if cursor == b"0":
+                return gone
+
+    def _bodies(self, q: Known) -> int:
+        """Bodies without a record are ready again; those that do not decode go to quarantine."""
+        server, bodies, states = self._engine.server, q.keys[1], q.keys[2]
+        cursor, gone = 0, 0
+        while True:
+            cursor, page = server.command("HSCAN", bodies, cursor, "COUNT", 200)
+            for raw_id, raw in zip(page[::2], page[1::2], strict=True):
+                try:
+                    body = decode_body(raw)
+                except StorageCorrupt as error:
+                    item = self._quarantine.row(q.name, "bodies", raw_id, str(error), raw)
+                    server.command("HSET", self._engine.keys.quarantine, *item)
+                    self._step(q, "drop", raw_id)
+                    gone += 1
+                    continue
+                if not server.command("HEXISTS", states, raw_id):
+                    priority = DEFAULT_PRIORITY if q.settings.fifo else body.priority
+                    line = lane(level_of(priority), body.fairness_key.encode())
+                    self._step(q, "lost", raw_id, line, body.weight)
+            if int(cursor) == 0:
+                return gone

@@ -1,0 +1,24 @@
+"""The scripts that run on the server: one Lua file an operation, behind the parts that it names."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+
+from penstock.backends.redis.connecting import Script
+
+_PARTS = re.compile(r"^--:((?: [a-z]+)+)$", re.MULTILINE)
+
+
+@cache
+def script(name: str) -> Script:
+    """An operation by its file's name. `--: part …` in it says which parts besides the core go before it."""
+    text = _file(f"{name}.lua")
+    found = _PARTS.search(text)
+    parts = ["core", *(found[1].split() if found else ())]
+    return Script(name, "\n".join([*(_file(f"_{part}.lua") for part in parts), text]).encode())
+
+
+def _file(name: str) -> str:
+    return (resources.files("penstock.backends.redis") / "lua" / name).read_text(encoding="utf-8")

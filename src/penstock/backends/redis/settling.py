@@ -1,0 +1,264 @@
+"""What becomes of deliveries: acks, extensions, and failures, which are decided here and applied there.
+
+A decision is applied to what the same lease still holds: its token, the seq of the lease's event, tells.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+from penstock.backends.burial import buried
+from penstock.backends.meters import QueueMeter
+from penstock.backends.redis.connecting import Arg
+from penstock.backends.redis.engine import Engine, Known
+from penstock.backends.redis.hooking import Hooking
+from penstock.backends.redis.looking import SLICE, Looking
+from penstock.backends.redis.records import CODES, StateRecord, stored_body
+from penstock.backends.redis.transferring import Transfer, Transferring
+from penstock.clock import to_ns
+from penstock.errors import QueueNotFound, StaleReceipt
+from penstock.hooks.scripts import Verdict
+from penstock.hooks.wire import Failure
+from penstock.message import OK, Outcome, State, parse_receipt
+from penstock.scheduling.retry import retry_delay_s
+
+NACKED, RELEASED = 6, 7
+BACK, DEAD, DROPPED = b"b", b"x", b"o"
+_ROW = struct.Struct(">Qc8s")
+MOST = 1000
+
+#: A message whose delivery failed.
+Failed = tuple[bytes, StateRecord]
+#: Microseconds until it comes back, or None for dead.
+Decide = Callable[[StateRecord], int | None]
+#: id, token, action, delay, reason
+_Settled = tuple[bytes, int, bytes, int, str]
+
+
+class Settling:
+    """Settles deliveries of one store."""
+
+    def __init__(
+        self, engine: Engine, looking: Looking, hooking: Hooking, transferring: Transferring
+    ) -> None:
+        self._engine = engine
+        self._looking = looking
+        self._hooking = hooking
+        self._transferring = transferring
+        self.meters: defaultdict[str, QueueMeter] = defaultdict(QueueMeter)
+
+    # -- by receipt
+
+    def ack(self, queue: str, receipts: Sequence[str]) -> list[Outcome]:
+        def act(q: Known) -> list[Outcome]:
+            outcomes = [OK] * len(receipts)
+            held = _parsed(q, receipts, outcomes)
+            for some in _slices(held):
+                tokens, ids = b"".join([token for _, _, token in some]), [raw_id for _, raw_id, _ in some]
+                _, now_us, answers, since = self._engine.run("ack", [q], tokens, *ids)
+                for (place, _, _), answer in zip(some, answers, strict=False):
+                    if answer == ord("0"):
+                        outcomes[place] = stale(receipts[place])
+                if since:
+                    times = struct.unpack(f">{len(since) // 8}Q", since)
+                    self.meters[q.name].services.observe_since(now_us * 1000, [one * 1000 for one in times])
+            if not held:
+                self._looking.find(q, [])
+            return outcomes
+
+        return self._engine.with_queue(queue, act)
+
+    def extend(self, queue: str, receipts: Sequence[str], lease_us: int) -> list[Outcome]:
+        def act(q: Known) -> list[Outcome]:
+            # Extending twice is no contradiction: a repeated receipt has the first one's outcome.
+            distinct = list(dict.fromkeys(map(str, receipts)))
+            answers = [OK] * len(distinct)
+            held = _parsed(q, distinct, answers)
+            for some in _slices(held):
+                tokens, ids = b"".join([token for _, _, token in some]), [raw_id for _, raw_id, _ in some]
+                reply = self._engine.run("extend", [q], lease_us, tokens, *ids)
+                for (place, _, _), answer in zip(some, reply[2], strict=True):
+                    if answer == ord("0"):
+                        answers[place] = stale(distinct[place])
+            if not held:
+                self._looking.find(q, [])
+            outcomes = dict(zip(distinct, answers, strict=True))
+            return [outcomes[str(receipt)] for receipt in receipts]
+
+        return self._engine.with_queue(queue, act)
+
+    def nack(self, queue: str, receipts: Sequence[str], delay_s: float | None, reason: str) -> list[Outcome]:
+        def act(q: Known) -> list[Outcome]:
+            def decide(record: StateRecord) -> int | None:
+                if record.attempts >= q.settings.max_attempts:
+                    return None
+                if delay_s is not None:
+                    return to_ns(delay_s) // 1000
+                with self._engine.lock:
+                    return to_ns(retry_delay_s(q.settings.retry, record.attempts, self._engine.rng)) // 1000
+
+            return self._fail(q, receipts, decide, "nack", delay_s, reason)
+
+        return self._engine.with_queue(queue, act)
+
+    def reject(self, queue: str, receipts: Sequence[str], reason: str) -> list[Outcome]:
+        return self._engine.with_queue(
+            queue, lambda q: self._fail(q, receipts, lambda record: None, "reject", None, reason)
+        )
+
+    def _fail(
+        self,
+        q: Known,
+        receipts: Sequence[str],
+        decide: Decide,
+        kind: str,
+        delay_s: float | None,
+        reason: str,
+    ) -> list[Outcome]:
+        outcomes = [OK] * len(receipts)
+        held = _parsed(q, receipts, outcomes)
+        if not held:
+            self._looking.find(q, [])
+        for some in _slices(held, SLICE):
+            places: dict[bytes, int] = {}
+            failed: list[Failed] = []
+            records = self._looking.records(q, [raw_id for _, raw_id, _ in some])
+            for (place, raw_id, token), record in zip(some, records, strict=True):
+                if record is None or not _holds(record, token) or raw_id in places:
+                    outcomes[place] = stale(receipts[place])
+                else:
+                    places[raw_id] = place
+                    failed.append((raw_id, record))
+            for raw_id in self._settle(q, failed, decide, kind, delay_s, reason):
+                outcomes[places[raw_id]] = stale(receipts[places[raw_id]])
+        return outcomes
+
+    # -- leases that ran out
+
+    def release(self, q: Known, failed: Sequence[Failed]) -> None:
+        """A failure each, and READY again at once."""
+
+        def decide(record: StateRecord) -> int | None:
+            return None if record.attempts >= q.settings.max_attempts else 0
+
+        self._settle(q, failed, decide, "lease_expired", None, "")
+
+    # -- what is decided
+
+    def _settle(
+        self,
+        q: Known,
+        failed: Sequence[Failed],
+        decide: Decide,
+        kind: str,
+        delay_s: float | None,
+        reason: str,
+    ) -> list[bytes]:
+        """Apply what becomes of these; the ids of those whose lease was over by then."""
+        verdicts = self._verdicts(q, failed, kind, delay_s, reason)
+        settled: list[_Settled] = []
+        dying: list[tuple[bytes, StateRecord, str]] = []
+        for raw_id, record in failed:
+            usual, verdict = decide(record), verdicts.get(record.seq)
+            if verdict is not None and verdict.action == "drop":
+                settled.append((raw_id, record.seq, DROPPED, 0, verdict.reason or reason))
+            elif verdict is not None and verdict.action == "dead_letter":
+                dying.append((raw_id, record, verdict.reason or reason or _usual_reason(kind)))
+            elif usual is None:
+                # No script lifts the limit on attempts, nor a consumer's word that there be no other.
+                dying.append((raw_id, record, reason or _usual_reason(kind)))
+            else:
+                delay_us = usual if verdict is None else verdict.delay_ns // 1000
+                settled.append((raw_id, record.seq, BACK, delay_us, reason))
+        over, staying = self._bury(q, dying)
+        settled += [(raw_id, record.seq, DEAD, 0, why) for raw_id, record, why in staying]
+        return over + self._apply(q, settled, RELEASED if kind == "lease_expired" else NACKED)
+
+    def _apply(self, q: Known, settled: Sequence[_Settled], kind: int) -> list[bytes]:
+        over: list[bytes] = []
+        for at in range(0, len(settled), SLICE):
+            some = settled[at : at + SLICE]
+            rows = b"".join(
+                [_ROW.pack(token, action, delay.to_bytes(8, "big")) for _, token, action, delay, _ in some]
+            )
+            sent: list[Arg] = [kind, rows]
+            for raw_id, _, _, _, why in some:
+                sent += (raw_id, why.encode())
+            answers = self._engine.run("settle", [q], *sent)[2]
+            over += [one[0] for one, answer in zip(some, answers, strict=True) if answer == ord("0")]
+        return over
+
+    def _bury(
+        self, q: Known, dying: list[tuple[bytes, StateRecord, str]]
+    ) -> tuple[list[bytes], list[tuple[bytes, StateRecord, str]]]:
+        """(those whose lease was over, those that die at home): the others went to the dead-letter queue."""
+        name = q.settings.dead_letter
+        if name is None or not dying:
+            return [], dying
+        try:
+            target = self._engine.queue(name)
+        except QueueNotFound:
+            return [], dying
+        found = self._looking.find(q, [raw_id for raw_id, _, _ in dying])
+        transfers: list[Transfer] = []
+        by_id = {raw_id: (raw_id, record, why) for raw_id, record, why in dying}
+        for (raw_id, record, why), one in zip(dying, found, strict=True):
+            if one is not None:
+                body = buried(stored_body(record, one[1]), q.name, record.attempts, why or record.reason)
+                transfers.append(Transfer(raw_id, record.seq, body, why))
+        answers = self._transferring.bury(q, target, transfers)
+        over = [t.raw_id for t, answer in zip(transfers, answers, strict=True) if answer == b"0"]
+        went = {t.raw_id for t, answer in zip(transfers, answers, strict=True) if answer == b"1"}
+        return over, [one for raw_id, one in by_id.items() if raw_id not in went and raw_id not in over]
+
+    def _verdicts(
+        self, q: Known, failed: Sequence[Failed], kind: str, delay_s: float | None, reason: str
+    ) -> dict[int, Verdict]:
+        """What the queue's script says of these failures, by token."""
+        if q.settings.on_failure is None or not failed:
+            return {}
+        cases: list[tuple[int, Failure]] = []
+        found = self._looking.find(q, [raw_id for raw_id, _ in failed])
+        for (raw_id, record), one in zip(failed, found, strict=True):
+            if one is not None:
+                last = kind == "reject" or record.attempts >= q.settings.max_attempts
+                body = stored_body(record, one[1])
+                case = Failure(kind, reason, delay_s, record.consumer, record.attempts, last, raw_id, body)
+                cases.append((record.seq, case))
+        verdicts = self._hooking.failed(q, [case for _, case in cases])
+        return {
+            token: verdict for (token, _), verdict in zip(cases, verdicts, strict=True) if verdict is not None
+        }
+
+
+def stale(receipt: object) -> Outcome:
+    return Outcome(StaleReceipt(str(receipt)[:80]))
+
+
+def _usual_reason(kind: str) -> str:
+    return "lease ran out" if kind == "lease_expired" else ""
+
+
+def _holds(record: StateRecord, token: bytes) -> bool:
+    return record.code == CODES[State.LEASED] and record.seq.to_bytes(8, "big") == token
+
+
+def _parsed(q: Known, receipts: Sequence[str], outcomes: list[Outcome]) -> list[tuple[int, bytes, bytes]]:
+    """(place, id, token) of every receipt that can be of this queue; the others are answered."""
+    held = []
+    start = q.token_start
+    for place, receipt in enumerate(receipts):
+        parsed = parse_receipt(receipt)
+        if parsed is None or parsed[1][:4] != start:
+            outcomes[place] = stale(receipt)
+        else:
+            held.append((place, parsed[0], parsed[1][4:]))
+    return held
+
+
+def _slices(
+    held: Sequence[tuple[int, bytes, bytes]], size: int = MOST
+) -> list[Sequence[tuple[int, bytes, bytes]]]:
+    return [held[at : at + size] for at in range(0, len(held), size)]

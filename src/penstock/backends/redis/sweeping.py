@@ -1,0 +1,110 @@
+"""Housekeeping: what time does, done in slices, queue by queue and world by world."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+
+from penstock.backends.redis.engine import Engine, Known
+from penstock.backends.redis.records import decode_state
+from penstock.backends.redis.settling import Settling
+from penstock.backends.redis.worlds import Worlds
+from penstock.errors import PenstockError, QueueNotFound
+
+log = logging.getLogger("penstock")
+
+SWEEP_EVERY_S = 0.25
+SLICES_PER_SWEEP = 20
+#: Queues that the housekeeper visits in a round, and how long it is the only one.
+QUEUES_PER_ROUND = 50
+SWEEPER_MS = 1000
+#: Frames of a world that one slice removes.
+WORLD_FRAMES = 100
+
+
+class Sweeping:
+    """Sweeps one store."""
+
+    def __init__(self, engine: Engine, settling: Settling, worlds: Worlds) -> None:
+        self._engine = engine
+        self._settling = settling
+        self._worlds = worlds
+        self._last = ""
+        self._cursor = 0
+
+    def sweep(self, budget: int) -> int:
+        """Up to so many slices, beginning behind the queue that the last one ended with."""
+        names = list(self._engine.all_queues())
+        order = [*(n for n in names if n > self._last), *(n for n in names if n <= self._last)]
+        done = 0
+        for name in order:
+            done += self._queue(name, budget - done)
+            self._last = name
+            if done >= budget:
+                return done
+        return done + self._trim_worlds(budget - done)
+
+    def tidy(self, budget: int) -> int:
+        """The same for the next few queues alone: however many there are, a round costs the same."""
+        found = self._engine.server.command(
+            "HSCAN", self._engine.keys.queues, self._cursor, "COUNT", QUEUES_PER_ROUND
+        )
+        self._cursor = int(found[0])
+        done = 0
+        for raw in dict(found[1]):
+            done += self._queue(raw.decode(), budget - done)
+        if self._cursor == 0:
+            done += self._trim_worlds(budget - done)
+        return done
+
+    def is_mine(self, me: bytes) -> bool:
+        """Whether this process keeps house now: one of all that are open is enough."""
+        server, key = self._engine.server, self._engine.keys.sweeper
+        taken = server.command("SET", key, me, "NX", "PX", SWEEPER_MS)
+        return bool(taken) or server.command("GET", key) == me
+
+    def _queue(self, name: str, budget: int) -> int:
+        done = 0
+        with contextlib.suppress(QueueNotFound):  # Deleted meanwhile.
+            while done < budget and self._engine.with_queue(name, self._slice):
+                done += 1
+        return done
+
+    def _trim_worlds(self, budget: int) -> int:
+        done = 0
+        for world in self._worlds.limited() if budget > 0 else ():
+            while done < budget and self._worlds.trim(world, self._engine.now_us(), WORLD_FRAMES):
+                done += 1
+        return done
+
+    def _slice(self, q: Known) -> bool:
+        keep_s, size = q.settings.journal_retention_s, q.settings.journal_max_bytes
+        kept_us = "" if keep_s is None else round(keep_s * 1_000_000)
+        reply = self._engine.run("sweep", [q], kept_us, "" if size is None else size)
+        ended = [(raw_id, decode_state(raw)) for raw_id, raw in zip(reply[3], reply[4], strict=True)]
+        if ended:
+            self._settling.release(q, ended)
+        return bool(reply[2] or ended)
+
+
+class Housekeeper(threading.Thread):
+    """Sweeps beside the traffic, where no clock was injected."""
+
+    def __init__(self, sweeping: Sweeping, closed: threading.Event) -> None:
+        super().__init__(name="penstock-sweep", daemon=True)
+        self._sweeping = sweeping
+        self._closed = closed
+        self._me = os.urandom(16)
+
+    def run(self) -> None:
+        while not self._closed.wait(SWEEP_EVERY_S):
+            try:
+                while self._sweeping.is_mine(self._me):
+                    if self._sweeping.tidy(SLICES_PER_SWEEP) < SLICES_PER_SWEEP or self._closed.is_set():
+                        break
+            except PenstockError as error:
+                # Whatever it is, the next round tries again: a store without a housekeeper rots.
+                if not self._closed.is_set():
+                    log.error("housekeeping failed, will be tried again: %s: %s", type(error).__name__, error)

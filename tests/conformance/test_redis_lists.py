@@ -1,0 +1,28 @@
+"""The suite passes on Redis lists: a real server, whose log is synced at every write."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.clock import Clock
+from penstock.testing.suite import BackendSuite
+from tests.redis.one_server import shared
+
+
+class TestRedisLists(BackendSuite):
+    @pytest.fixture(autouse=True)
+    def emptied(self) -> Iterator[None]:
+        yield
+        with shared().client() as client:
+            client.flushall(asynchronous=True)
+
+    def open_penstock(self, folder: Path, clock: Clock, rng: random.Random) -> penstock.Penstock:
+        # What a folder is to other backends, a prefix is here.
+        prefix = hashlib.sha256(str(folder).encode()).hexdigest()[:12]
+        return penstock.open(f"{shared().url}?key_prefix={prefix}-", clock=clock, rng=rng)
