@@ -1,4 +1,4 @@
-"""The factory of the backend on Redis lists: what it cannot do yet, or its server does not give, is refused."""
+"""The factory of the backend on Redis lists; what it cannot do, or its server does not give, is refused."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def open_lists(
         asked = settings.durability
         if asked is not None and _MODES.index(given) < _MODES.index(asked):
             raise InvalidConfig(
-                f"{settings.url}: durability is {asked!r}, but the server gives {given!r}; set appendonly and "
-                "appendfsync there, or ask for less"
+                f"{settings.url}: durability is {asked!r}, but the server gives {given!r}; set appendonly "
+                "and appendfsync there, or ask for less"
             )
         return RedisBackend(server, Keys(settings.key_prefix), clock, rng, settings.url)
     except BaseException:
