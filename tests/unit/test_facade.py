@@ -48,8 +48,10 @@ def test_nothing_of_a_message_is_logged(tmp_path: Path, caplog: pytest.LogCaptur
 
 
 def test_an_unknown_backend_lists_the_known_ones() -> None:
-    with pytest.raises(InvalidConfig, match=r"'redis\+lists' is not known; known: memory, rocksdb"):
-        penstock.open("redis+lists://localhost:6379/0")
+    with pytest.raises(
+        InvalidConfig, match=r"'redis\+nothing' is not known; known: memory, redis\+lists, rocksdb"
+    ):
+        penstock.open("redis+nothing://localhost:6379/0")
 
 
 def test_another_package_can_register_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +61,7 @@ def test_another_package_can_register_a_backend(monkeypatch: pytest.MonkeyPatch)
         return [entry] if group == registry.ENTRY_POINT_GROUP and name in (None, "other") else []
 
     monkeypatch.setattr(registry, "entry_points", found)
-    assert registry.known() == ["memory", "other", "rocksdb"]
+    assert registry.known() == ["memory", "other", "redis+lists", "rocksdb"]
     assert registry.factory("other").__name__ == "open_memory"
 
 
