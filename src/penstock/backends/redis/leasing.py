@@ -35,6 +35,13 @@ KNOWN_KEPT = 4096
 KEYS_COUNTED = 100_000
 
 
+#: Where the length of the variable part stands in a body.
+_LENGTH_AT = FIXED_BYTES - 4
+
+#: version, priority, weight, and the variable part of a body
+_Shape = tuple[int, int, int, Variable]
+
+
 class Leasing:
     """Leases from the queues of one store."""
 
@@ -45,7 +52,7 @@ class Leasing:
         self._bells = bells
         #: Deliveries by queue and fairness key, since the store was opened.
         self.served: dict[str, Counter[str]] = {}
-        self._variables: dict[bytes, Variable] = {}
+        self._shapes: dict[bytes, _Shape] = {}
 
     def lease(
         self, queue: str, max_messages: int, lease_s: float | None, wait_s: float, consumer: str
@@ -104,20 +111,16 @@ class Leasing:
         now_ns, until_ns = now_us * 1000, (now_us + lease_us) * 1000
         tries = struct.unpack(f">{count}I", attempts)
         times = struct.unpack(f">{4 * count}Q", raw_times)
-        known = self._variables
+        known = self._shapes
         for i, body in enumerate(bodies):
             if body is None:
                 continue  # Damaged: its lease runs out, and `check` finds it.
-            version, _, priority, weight, _, _, _, length = FIXED.unpack_from(body)
-            end = FIXED_BYTES + length
-            raw = body[FIXED_BYTES:end]
-            variable = known.get(raw)
-            if variable is None:
-                variable = self._decoded(body, raw)
-            payload = body[end:]
-            if version != BODY_VERSION:
-                payload = _unpacked(body, payload, version)
-            fairness_key, headers, throttle_keys, dedup_id = variable
+            # All before the payload is mostly the same: neither times nor places are in it.
+            end = FIXED_BYTES + int.from_bytes(body[_LENGTH_AT:FIXED_BYTES], "big")
+            head = body[:end]
+            shape = known.get(head) or self._decoded(body, head)
+            version, priority, weight, (fairness_key, headers, throttle_keys, dedup_id) = shape
+            payload = body[end:] if version == BODY_VERSION else _unpacked(body, body[end:], version)
             out.append(
                 Delivery(
                     ids[16 * i : 16 * i + 16],
@@ -146,13 +149,17 @@ class Leasing:
             counted.clear()
         return out
 
-    def _decoded(self, body: bytes, raw: bytes) -> Variable:
-        variable = decode_variable_of(body)
-        if not variable[1]:  # With headers, hardly two are the same.
-            if len(self._variables) > KNOWN_KEPT:
-                self._variables.clear()
-            self._variables[raw] = variable
-        return variable
+    def _decoded(self, body: bytes, head: bytes) -> _Shape:
+        try:
+            version, _, priority, weight, *_ = FIXED.unpack_from(body)
+        except struct.error as error:
+            raise StorageCorrupt(f"message body does not decode: {error}") from error
+        shape = version, priority, weight, decode_variable_of(body)
+        if not shape[3][1]:  # With headers, hardly two are the same.
+            if len(self._shapes) > KNOWN_KEPT:
+                self._shapes.clear()
+            self._shapes[head] = shape
+        return shape
 
 
 def _unpacked(body: bytes, payload: bytes, version: int) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 
 from penstock.backends.redis.connecting import Arg
@@ -149,7 +150,6 @@ def _position(q: Known, code: int, after: str | None) -> bytes | None:
 
 def _is_number(raw: bytes) -> bool:
     try:
-        float(raw)
+        return not math.isnan(float(raw))
     except ValueError:
         return False
-    return True

@@ -75,7 +75,7 @@ local function enter_ready(q, ids, recs, earlier)
   local zs, lanes, ttl, states = {}, {}, {}, {}
   for i, rec in ipairs(recs) do
     local id, l, order = ids[i], lane_of(rec), u64(rec, 55)
-    zs[2 * i - 1], zs[2 * i] = 0, l .. sub(rec, 55, 70) .. id
+    zs[2 * i - 1], zs[2 * i] = '0', l .. sub(rec, 55, 70) .. id
     states[2 * i - 1], states[2 * i] = id, rec
     local x = lanes[l]
     if x then x[1], x[2] = x[1] + 1, math.min(x[2], order) else lanes[l] = {1, order} end

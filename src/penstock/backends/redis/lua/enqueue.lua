@@ -25,7 +25,7 @@ if plain then
     local id, l, weight, seq8 = ARGV[first + 2 * i - 2], lanes[index], weights[index], pack('>I8', seq + i)
     local tie = sub(seq8, 3)
     ids[i] = id
-    zs[2 * i - 1], zs[2 * i] = 0, l .. order8 .. tie .. weight .. id
+    zs[2 * i - 1], zs[2 * i] = '0', l .. order8 .. tie .. weight .. id
     ss[2 * i - 1], ss[2 * i] = id, before .. seq8 .. after .. tie .. weight .. l .. '\0\0\0\0\0\0'
     counts[l] = (counts[l] or 0) + 1
   end
@@ -100,7 +100,7 @@ for i = 1, n do
       waiting = waiting + 1
     else
       ss[2 * at] = head .. rest_of
-      zs[#zs + 1] = 0
+      zs[#zs + 1] = '0'
       zs[#zs + 1] = l .. place .. id
       c[ORDER] = order
       added[l] = {(added[l] and added[l][1] or 0) + 1, order}

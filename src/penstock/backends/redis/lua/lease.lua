@@ -63,11 +63,41 @@ local function read(flow, n)
   flow.ended = #flow.some < n
 end
 
+-- The only lane of a level: whose turn it is needs no deciding.
+local function serve_one(level, count, l, tag)
+  local from, to = between(l)
+  local some = call('ZRANGEBYLEX', KEYS[Z], from, to, 'LIMIT', 0, count + 1)
+  local n, at, begun = math.min(count, #some), #taken, tag
+  if n == 0 then
+    call('ZREM', KEYS[F + level], l)
+    return 0
+  end
+  for i = 1, n do
+    local member = some[i]
+    local size = #member
+    taken[at + i], begun = member, tag
+    tag = tag + 1 / (byte(member, size - 17) * 256 + byte(member, size - 16))
+  end
+  c[TAG + level] = math.max(c[TAG + level], begun)
+  c[READY + level] = c[READY + level] - n
+  call('ZREMRANGEBYLEX', KEYS[Z], '[' .. some[1], '[' .. some[n])
+  local head = some[n + 1]
+  if head then
+    call('ZADD', KEYS[O], u64(head, #head - 31), l)
+    call('ZADD', KEYS[F + level], tag, l)
+  else
+    c[FLOWS + level] = c[FLOWS + level] - call('ZREM', KEYS[O], l)
+    rest(q, level)
+  end
+  return n
+end
+
 -- Serve up to `count` from a level, by start-time fair queueing; how many it were.
 local function serve(level, count)
   local f, heap, touched, ghosts = KEYS[F + level], {}, {}, {}
-  local listed = call('ZRANGE', f, 0, count - 1, 'WITHSCORES')
-  local flows = #listed / 2
+  local listed = call('ZRANGE', f, 0, count > 1 and count - 1 or 1, 'WITHSCORES')
+  if #listed == 2 and limit == 0 then return serve_one(level, count, listed[1], tonumber(listed[2])) end
+  local flows = math.min(#listed / 2, count)
   for i = 1, flows do heap[i] = {lane = listed[2 * i - 1], tag = tonumber(listed[2 * i]), n = 0} end
   local highest = flows == count and heap[flows].tag or math.huge
   local share = flows == 1 and count + 1 or math.min(count, math.ceil(2 * count / math.max(flows, 1))) + 1
@@ -165,22 +195,23 @@ end
 local ids, lease_end, consumer = {}, now + tonumber(ARGV[5]), ARGV[6]
 for i, member in ipairs(taken) do ids[i] = sub(member, -16) end
 local recs = call('HMGET', KEYS[S], unpack(ids))
-local attempts, times, states, ends, ttl, next_attempt = {}, {}, {}, {}, {}, {}
+local attempts, times, states, ends, ttl, heads, tried = {}, {}, {}, {}, {}, {}, {}
 local until8, seq, name = pack('>I8', lease_end), c[SEQ], pack('>I2', #consumer) .. consumer
-local since_until = now8 .. until8
+local since_until, end_text, no_reason = now8 .. until8, string.format('%.0f', lease_end), name .. '\0\0\0\0'
 for i, rec in ipairs(recs) do
-  local was, expires8, at = sub(rec, 3, 6), sub(rec, 23, 30), after_lane(rec)
-  local attempt = next_attempt[was]
-  if not attempt then
-    attempt = pack('>I4', unpacked('>I4', was) + 1)
-    next_attempt[was] = attempt
+  local id, expires8, at, was = ids[i], sub(rec, 23, 30), #taken[i] + 39, sub(rec, 1, 6)
+  local head = heads[was]
+  if not head then
+    local attempt = pack('>I4', unpacked('>I4', was, 3) + 1)
+    head = '\3' .. sub(was, 2, 2) .. attempt .. since_until
+    heads[was], tried[was] = head, attempt
   end
-  attempts[i], times[i] = attempt, sub(rec, 23, 54)
-  if expires8 ~= zero8 then ttl[#ttl + 1] = ids[i] end
-  states[2 * i - 1] = ids[i]
-  states[2 * i] = '\3' .. sub(rec, 2, 2) .. attempt .. since_until .. expires8 .. pack('>I8', seq + i)
-    .. sub(rec, 39, at - 1) .. name .. sub(rec, at + 2)
-  ends[2 * i - 1], ends[2 * i] = lease_end, ids[i]
+  attempts[i], times[i] = tried[was], sub(rec, 23, 54)
+  if expires8 ~= zero8 then ttl[#ttl + 1] = id end
+  states[2 * i - 1] = id
+  states[2 * i] = head .. expires8 .. pack('>I8', seq + i) .. sub(rec, 39, at - 1)
+    .. (#rec == at + 5 and no_reason or name .. sub(rec, at + 2))
+  ends[2 * i - 1], ends[2 * i] = end_text, id
 end
 call('HSET', KEYS[S], unpack(states))
 call('ZADD', KEYS[L], unpack(ends))
