@@ -27,7 +27,7 @@ from penstock.backends.redis.catalogue import Catalogue
 from penstock.backends.redis.checking import Checking
 from penstock.backends.redis.connecting import Server
 from penstock.backends.redis.engine import Engine
-from penstock.backends.redis.health import NONE, durability_of, reasons
+from penstock.backends.redis.health import NONE, durability_of, reasons, server_reasons
 from penstock.backends.redis.hooking import Hooking
 from penstock.backends.redis.journal import Journals
 from penstock.backends.redis.keys import Keys
@@ -48,7 +48,7 @@ from penstock.capabilities import Capabilities
 from penstock.clock import Clock, to_ns
 from penstock.codec.body import check_duration
 from penstock.config import HookSettings
-from penstock.errors import InvalidMessage, Unsupported
+from penstock.errors import BackendUnavailable, InvalidMessage, Unauthorized, Unsupported
 from penstock.event import Entry, Event
 from penstock.message import (
     Delivery,
@@ -286,7 +286,14 @@ class RedisBackend:
     def health(self) -> BackendHealth:
         if self._engine.closed.is_set():
             return BackendHealth("unhealthy", ["the store is closed"])
-        found = [*reasons(self._engine, self._numbers, self._durability), *self._hooking.reasons()]
+        try:
+            found = [
+                *reasons(self._engine, self._numbers, self._durability),
+                *server_reasons(self._server),
+                *self._hooking.reasons(),
+            ]
+        except (BackendUnavailable, Unauthorized) as error:
+            return BackendHealth("unhealthy", [str(error)])
         return BackendHealth("degraded" if found else "healthy", found)
 
     def metrics(self) -> BackendMetrics:

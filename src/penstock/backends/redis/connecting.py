@@ -37,6 +37,11 @@ _KEY_SECOND = frozenset((b"MEMORY", b"OBJECT", b"XGROUP", b"XINFO"))
 _servers: weakref.WeakSet[Server] = weakref.WeakSet()
 
 
+def pairs(flat: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """What answers as a map does, HGETALL say, comes as a list of names and values in turn."""
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
 class Script:
     """A Lua text and its SHA-1."""
 

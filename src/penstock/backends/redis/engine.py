@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.backends.redis.connecting import Arg, Server
+from penstock.backends.redis.connecting import Arg, Server, pairs
 from penstock.backends.redis.keys import Keys
 from penstock.backends.redis.scripts import script
 from penstock.clock import Clock, SystemClock
@@ -27,6 +27,8 @@ ROW_VERSION = b"\x01"
 #: Times that a call is begun anew because the queue was changed meanwhile.
 MOST_CHANGES = 100
 PATIENCE_S = 0.05
+#: Where the backend is to compress, payloads larger than this: smaller ones hardly shrink.
+COMPRESS_OVER_BYTES = 512
 
 
 class QueueRow(msgspec.Struct, array_like=True, frozen=True):
@@ -46,6 +48,8 @@ class Known(msgspec.Struct, frozen=True):
     changed: int
     settings: QueueSettings
     keys: tuple[bytes, ...]
+    #: Larger payloads are compressed: as the queue says, else as the backend does.
+    compress_over_bytes: int | None
 
     @property
     def token_start(self) -> bytes:
@@ -127,22 +131,25 @@ class Engine:
         if raw is None:
             self._known.pop(name, None)
             return None
-        row = decode_row(raw)
-        known = Known(name, row.number, row.changed, row.settings, self.keys.queue(name))
-        self._known[name] = known
-        return known
+        return self._seen(name, decode_row(raw))
 
     def all_queues(self) -> dict[str, QueueRow]:
         """By name."""
         raw = self.server.command("HGETALL", self.keys.queues)
-        pairs = raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)
-        return {name.decode(): decode_row(row) for name, row in sorted(pairs)}
+        return {name.decode(): decode_row(row) for name, row in sorted(pairs(raw))}
 
     def known(self, name: str, row: QueueRow) -> Known:
         known = self._known.get(name)
         if known is None or known.changed != row.changed:
-            known = Known(name, row.number, row.changed, row.settings, self.keys.queue(name))
-            self._known[name] = known
+            known = self._seen(name, row)
+        return known
+
+    def _seen(self, name: str, row: QueueRow) -> Known:
+        over = row.settings.compress_over_bytes
+        if over is None and self.server.settings.compression:
+            over = COMPRESS_OVER_BYTES
+        known = Known(name, row.number, row.changed, row.settings, self.keys.queue(name), over)
+        self._known[name] = known
         return known
 
     def forget(self, *names: str) -> None:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from penstock.backends.redis.connecting import Server
+from penstock.backends.redis.connecting import Server, pairs
 from penstock.errors import PenstockError, QueueNotFound, StorageCorrupt
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ _MODES = {"always": "sync", "everysec": "interval", "no": "os"}
 UNKNOWN = "unknown"
 #: No log at all.
 NONE = "none"
+#: Of fewer calls in the last minutes than this, one slow one in a hundred says nothing.
+JUDGED_CALLS = 100
 
 
 def durability_of(server: Server) -> str:
@@ -32,12 +34,38 @@ def durability_of(server: Server) -> str:
 
 
 def _settings(raw: Any) -> dict[str, str]:
-    pairs = raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)
-    return {_text(name): _text(value) for name, value in pairs}
+    return {_text(name): _text(value) for name, value in pairs(raw)}
 
 
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def server_reasons(server: Server) -> Iterator[str]:
+    """How it is reached and how calls went lately, by the thresholds of its settings; one sentence each."""
+    found, limits = server.health(), server.settings.health
+    judged = found.calls + found.errors >= JUDGED_CALLS
+    p99_s = found.latency_p99_s if judged else None
+    if found.breaker_open:
+        yield "too many calls in a row have failed: none is sent for a moment"
+    if p99_s is not None and p99_s > limits.max_latency_s:
+        yield f"a call in a hundred takes {p99_s:.3f} s; health.max_latency is {limits.max_latency_s}"
+    if judged and found.error_rate > limits.max_error_rate:
+        yield f"{found.error_rate:.0%} of attempts failed; health.max_error_rate is {limits.max_error_rate}"
+    used, most = _memory(server)
+    if most and used > limits.max_memory_ratio * most:
+        yield f"the server has {used / most:.0%} of its maxmemory in use; at all of it, it refuses writes"
+    yield from found.warnings
+
+
+def _memory(server: Server) -> tuple[int, int]:
+    """Bytes in use and allowed; 0 where there is no limit, or the server does not say."""
+    try:
+        text = _text(server.command("INFO", "memory"))
+    except PenstockError:
+        return 0, 0
+    rows = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return int(rows.get("used_memory", 0)), int(rows.get("maxmemory", 0))
 
 
 def reasons(engine: Engine, numbers: Numbers, durability: str) -> Iterator[str]:

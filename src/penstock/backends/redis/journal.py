@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.backends.base import CursorInfo
-from penstock.backends.redis.connecting import Arg
+from penstock.backends.redis.connecting import Arg, pairs
 from penstock.backends.redis.engine import Engine, Known
 from penstock.backends.redis.records import decode_events
 from penstock.errors import HistoryTruncated, InvalidMessage
@@ -17,11 +17,6 @@ from penstock.message import checked_name
 
 #: Frames that are read at a time.
 PAGE = 100
-
-
-def pairs(raw: Any) -> list[tuple[bytes, bytes]]:
-    """What HGETALL answers."""
-    return list(raw.items()) if isinstance(raw, dict) else list(zip(raw[::2], raw[1::2], strict=True))
 
 
 class Journals:

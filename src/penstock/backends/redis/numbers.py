@@ -19,8 +19,9 @@ from penstock.backends.base import (
     QueueStats,
 )
 from penstock.backends.meters import SIZE_BOUNDS, SYNC_BOUNDS
+from penstock.backends.redis.connecting import pairs
 from penstock.backends.redis.engine import Engine, Known, QueueChanged
-from penstock.backends.redis.journal import cursor_infos, pairs
+from penstock.backends.redis.journal import cursor_infos
 from penstock.backends.redis.leasing import Leasing
 from penstock.backends.redis.records import Counters, decode_counters, decode_head
 from penstock.backends.redis.settling import Settling

@@ -11,7 +11,7 @@ from penstock.backends.redis.keys import Keys
 from penstock.clock import Clock
 from penstock.errors import InvalidConfig
 from penstock.keyring import KeyProvider
-from penstock.redis_settings import RedisSettings, StreamSettings
+from penstock.redis_settings import RedisSettings
 
 #: Durability modes, weakest first; what the server does not say counts as nothing.
 _MODES = (UNKNOWN, NONE, "os", "interval", "sync")
@@ -39,13 +39,7 @@ def open_lists(
 
 def _check(settings: RedisSettings) -> None:
     """Nothing that was asked for is left out in silence."""
-    of_streams = settings.streams != StreamSettings() or bool(settings.queues)
-    refused = {
-        "a cluster": settings.cluster,
-        "encryption": settings.encryption.enabled,
-        "compression for all queues (set compress_over_bytes for each)": bool(settings.compression),
-        "settings of streams": of_streams,
-    }
+    refused = {"a cluster": settings.cluster, "encryption": settings.encryption.enabled}
     for what, asked in refused.items():
         if asked:
             raise InvalidConfig(f"{settings.url}: {what} is not part of this version of the Redis backend")

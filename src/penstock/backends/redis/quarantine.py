@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from penstock.backends.base import QuarantineItem
+from penstock.backends.redis.connecting import pairs
 from penstock.backends.redis.engine import Engine
-from penstock.backends.redis.journal import pairs
 from penstock.errors import MessageNotFound
 from penstock.message import format_id
 

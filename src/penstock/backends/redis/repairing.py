@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.backends.redis.connecting import Arg
+from penstock.backends.redis.connecting import Arg, pairs
 from penstock.backends.redis.engine import Engine, Known
 from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import COUNTERS_VERSION, Counters, encode_counters, lane, level_of
@@ -67,7 +67,7 @@ class Repairing:
         cursor, gone = 0, 0
         while True:
             cursor, page = server.command("HSCAN", bodies, cursor, "COUNT", 200)
-            for raw_id, raw in zip(page[::2], page[1::2], strict=True):
+            for raw_id, raw in pairs(page):
                 try:
                     body = decode_body(raw)
                 except StorageCorrupt as error:

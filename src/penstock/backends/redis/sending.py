@@ -137,13 +137,13 @@ class Sending:
                 variable = encode_variable((m.fairness_key, m.headers, (), None))
                 head = before_order(m.priority, m.weight, 0) + _NO_TIME + after_order(variable)
             body = head + m.payload
-            over = q.settings.compress_over_bytes
+            over = q.compress_over_bytes
             if over is not None and len(m.payload) > over:
                 body = compact_body(body, len(m.payload))
             return _Item(place, new_id, shape, body, m, True)
         self._check(q, m)
         raw_id = new_id if m.id is None else parse_new_id(m.id)
-        body = encode_body(_body(m, m.headers, m.dedup_id), q.settings.compress_over_bytes)
+        body = encode_body(_body(m, m.headers, m.dedup_id), q.compress_over_bytes)
         return _Item(place, raw_id, _shape_of(q, m), body, m, False)
 
     def _shape(self, q: Known, m: NewMessage) -> tuple[bytes, bytes]:
@@ -235,7 +235,7 @@ class Sending:
             m, old = item.m, decode_body(raw)
             body = _body(m, {**m.headers, **owned(old.headers)}, old.dedup_id)
             rows.append(_REPLACE_ROW.pack(record.seq, m.weight, _us(m.delay_s), _us(m.ttl_s)))
-            sent += [item.raw_id, item.shape[:-2], encode_body(body, q.settings.compress_over_bytes)]
+            sent += [item.raw_id, item.shape[:-2], encode_body(body, q.compress_over_bytes)]
         answers = self._engine.run("replace", [q], b"".join(rows), *sent)[2]
         again = []
         for (item, _), answer in zip(good, answers, strict=True):

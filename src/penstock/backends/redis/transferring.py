@@ -52,7 +52,7 @@ class Transferring:
             answers.extend(reply[2][i : i + 1] for i in range(len(reply[2])))
 
         for one in transfers:
-            body = encode_body(_without_times(one.body), target.settings.compress_over_bytes)
+            body = encode_body(_without_times(one.body), target.compress_over_bytes)
             if rows and (len(rows) == MOST or size + len(body) > MOST_BYTES):
                 flush()
                 rows, sent, size = [], [], 0

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.backends.redis.connecting import Arg
+from penstock.backends.redis.connecting import Arg, pairs
 from penstock.backends.redis.engine import CHANGED, Engine
 from penstock.backends.redis.scripts import script
 from penstock.clock import to_ns
@@ -220,9 +220,8 @@ class Worlds:
     def limited(self) -> list[str]:
         """Worlds that have something to trim by."""
         raw = self._engine.server.command("HGETALL", self._engine.keys.worlds)
-        pairs = raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)
         out = []
-        for name, record in pairs:
+        for name, record in pairs(raw):
             with contextlib.suppress(StorageCorrupt):
                 row = _unpacked(record)
                 if row.retention_s is not None or row.max_bytes is not None:
@@ -232,8 +231,7 @@ class Worlds:
     def problems(self) -> Iterator[tuple[str, str]]:
         """World and what is wrong with it."""
         raw = self._engine.server.command("HGETALL", self._engine.keys.worlds)
-        pairs = raw.items() if isinstance(raw, dict) else zip(raw[::2], raw[1::2], strict=True)
-        for name, record in list(pairs):
+        for name, record in pairs(raw):
             world = name.decode()
             try:
                 row = _unpacked(record)
