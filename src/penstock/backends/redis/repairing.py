@@ -6,6 +6,7 @@ from typing import Any
 
 from penstock.backends.redis.connecting import Arg
 from penstock.backends.redis.engine import Engine, Known
+from penstock.backends.redis.journal import pairs
 from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import COUNTERS_VERSION, Counters, encode_counters, lane, level_of
 from penstock.backends.redis.scripts import script
@@ -67,7 +68,7 @@ class Repairing:
         cursor, gone = 0, 0
         while True:
             cursor, page = server.command("HSCAN", bodies, cursor, "COUNT", 200)
-            for raw_id, raw in dict(page).items():
+            for raw_id, raw in pairs(page):
                 try:
                     body = decode_body(raw)
                 except StorageCorrupt as error:

@@ -8,6 +8,7 @@ import os
 import threading
 
 from penstock.backends.redis.engine import Engine, Known
+from penstock.backends.redis.journal import pairs
 from penstock.backends.redis.records import decode_state
 from penstock.backends.redis.settling import Settling
 from penstock.backends.redis.worlds import Worlds
@@ -53,7 +54,7 @@ class Sweeping:
         )
         self._cursor = int(found[0])
         done = 0
-        for raw in dict(found[1]):
+        for raw, _ in pairs(found[1]):
             done += self._queue(raw.decode(), budget - done)
         if self._cursor == 0:
             done += self._trim_worlds(budget - done)
