@@ -94,6 +94,16 @@ def test_without_a_clock_of_the_callers_time_is_the_servers(place: Place) -> Non
         assert ps.check().ok
 
 
+def test_without_a_clock_of_the_callers_one_of_all_processes_keeps_house(place: Place) -> None:
+    with penstock.open(place.url) as ps, penstock.open(place.url) as other:
+        q = ps.create_queue("q", retention_s=0.05, journal_retention_s=0.05)
+        q.enqueue_many([NewMessage()] * 30)
+        ack(q, take(q, 30))
+        wait_until(lambda: other.queue("q").stats().done == 0)
+        wait_until(lambda: q.stats().first_seq > q.stats().last_seq)
+        assert ps.check().ok
+
+
 def test_scripts_that_the_server_forgot_are_sent_again(place: Place) -> None:
     ps = place.open()
     q = ps.create_queue("q")

@@ -70,6 +70,15 @@ local function unhold(q, id)
   if call('ZREM', KEYS[q.at + H], id) == 1 then q.c[HELD] = q.c[HELD] - 1 end
 end
 
+-- A dead letter of another queue that waits is known as such: a redrive looks for it.
+local function mark_buried(q, ids, recs)
+  local buried = {}
+  for i, rec in ipairs(recs) do
+    if byte(rec, 2) == 1 then buried[#buried + 1] = u64(rec, 31) buried[#buried + 1] = ids[i] end
+  end
+  if #buried > 0 then call('ZADD', KEYS[q.at + A], unpack(buried)) end
+end
+
 -- Messages are READY under these records, which have their places.
 local function enter_ready(q, ids, recs, earlier)
   local zs, lanes, ttl, states = {}, {}, {}, {}
@@ -84,6 +93,7 @@ local function enter_ready(q, ids, recs, earlier)
   call('ZADD', KEYS[q.at + Z], unpack(zs))
   call('HSET', KEYS[q.at + S], unpack(states))
   if #ttl > 0 then call('ZADD', KEYS[q.at + T], unpack(ttl)) end
+  mark_buried(q, ids, recs)
   came(q, lanes, earlier)
 end
 
@@ -102,6 +112,7 @@ local function enter(q, state, ids, recs)
   call('ZADD', KEYS[q.at + key], unpack(due))
   call('HSET', KEYS[q.at + S], unpack(states))
   if #ttl > 0 then call('ZADD', KEYS[q.at + T], unpack(ttl)) end
+  if state == 1 then mark_buried(q, ids, recs) end
   c[counter] = c[counter] + #ids
 end
 

@@ -22,7 +22,6 @@ for i = 1, n do
       place, shown8 = c[FIFO] == 1 and place or last_place(q, c[SEQ] + 1, weight), now8
     end
     leave(q, {id}, {rec})
-    if flags == '\1' then call('ZADD', KEYS[A], c[SEQ] + 1, id) end
     local new = string.char(delay > 0 and 1 or 2) .. flags .. sub(rec, 3, 6) .. now8
       .. (delay > 0 and visible8 or zero8) .. expires8 .. seq8 .. shown8 .. sub(rec, 47, 54) .. place .. l
       .. '\0\0' .. reason_of(rec)

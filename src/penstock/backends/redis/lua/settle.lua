@@ -52,8 +52,6 @@ local function back(list, delayed)
     dues[i] = visible8
     entered[i] = turned(rec, delayed and 1 or 2, nil, delayed and visible8 or zero8, nil, pack('>I8', c[SEQ] + i),
       visible8, place, '', list.reasons[i])
-    -- A message that died once keeps its mark, and `leave` took it from the buried ones.
-    if byte(rec, 2) == 1 then call('ZADD', KEYS[A], c[SEQ] + i, list.ids[i]) end
   end
   if delayed then enter(q, 1, list.ids, entered) else enter_ready(q, list.ids, entered, c[FIFO] == 1) end
   record(q, kind, #list.ids, concat(list.ids), attempts, column(dues, 8), consumers, list.reasons)

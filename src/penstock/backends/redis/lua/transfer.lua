@@ -36,7 +36,6 @@ for i = 1, n do
       list.recs[#list.recs + 1] = (delayed and '\1' or '\2') .. flags .. '\0\0\0\0' .. now8
         .. (delayed and visible8 or zero8) .. sub(rows, 16 * i - 7, 16 * i) .. seq8 .. visible8
         .. sub(rec, 47, 54) .. place .. ARGV[7 + 4 * i] .. '\0\0\0\0\0\0'
-      if flags == '\1' then call('ZADD', KEYS[TARGET + A], t.c[SEQ] + at, id) end
       answers[i], seen[id] = '1', true
     end
   end
