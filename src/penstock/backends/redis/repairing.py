@@ -6,7 +6,6 @@ from typing import Any
 
 from penstock.backends.redis.connecting import Arg, pairs
 from penstock.backends.redis.engine import Engine, Known
-from penstock.backends.redis.journal import pairs
 from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import COUNTERS_VERSION, Counters, encode_counters, lane, level_of
 from penstock.backends.redis.scripts import script

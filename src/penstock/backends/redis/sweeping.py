@@ -9,7 +9,6 @@ import threading
 
 from penstock.backends.redis.connecting import pairs
 from penstock.backends.redis.engine import Engine, Known
-from penstock.backends.redis.journal import pairs
 from penstock.backends.redis.records import decode_state
 from penstock.backends.redis.settling import Settling
 from penstock.backends.redis.worlds import Worlds
