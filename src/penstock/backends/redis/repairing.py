@@ -41,9 +41,11 @@ class Repairing:
             window_us=round(settings.dedup_window_s * 1_000_000),
         )
         self._step(q, "begin", encode_counters(fresh))
-        # Bodies first: what goes for its body's sake must not be in an index by then.
+        # Bodies first: what goes for its body's sake must not be in an index by then. And once more, for
+        # those whose records could not be used.
         removed = self._bodies(q)
         removed += self._walk(q, "records")
+        self._bodies(q)
         self._walk(q, "dedup")
         self._step(q, "finish", q.changed)
         self._engine.forget(name)
