@@ -24,11 +24,11 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 import penstock  # noqa: E402 - the path comes first
 from penstock import NewMessage, Queue  # noqa: E402
-from tests.redis.one_server import OneServer  # noqa: E402
+from tests.redis.one_server import started  # noqa: E402
+from tests.redis.servers import RunningServer  # noqa: E402
 
 PAYLOAD = b"x" * 100
 #: Rewriting the log forks the server: that belongs to no measured call.
-LOG = ("--auto-aof-rewrite-percentage", "0", "--appendonly", "yes", "--appendfsync")
 
 
 class Timed:
@@ -111,10 +111,10 @@ def side_by_side(client: Any, q: Queue, batch: int, calls: int) -> dict[str, tup
     return out
 
 
-def compare(server: OneServer, batches: list[int], total: int, rounds: int) -> None:
+def compare(server: RunningServer, batches: list[int], total: int, rounds: int) -> None:
     columns = ("raw/s", "ours/s", "ratio", "of p50", "p50 ms", "p99 ms")
     print("batch         " + " ".join(f"{name:>8}" for name in columns))
-    with server.client() as client, penstock.open(server.url) as ps:
+    with server.client() as client, penstock.open(server.url()) as ps:
         for batch in batches:
             calls = max(1, min(total // batch, 2000))
             found: dict[str, list[tuple[float, float, float, float, float]]] = {}
@@ -131,9 +131,9 @@ def compare(server: OneServer, batches: list[int], total: int, rounds: int) -> N
                 print(f"{batch:>5} {name:8} {raw:>8.0f} {own:>8.0f} {ratios} {p50:>8.2f} {p99:>8.2f}")
 
 
-def memory(server: OneServer, count: int) -> None:
+def memory(server: RunningServer, count: int) -> None:
     """Bytes of the server's memory a waiting message, and what is left when all are acked."""
-    with server.client() as client, penstock.open(server.url) as ps:
+    with server.client() as client, penstock.open(server.url()) as ps:
         client.flushall()
         ps.create_queue("warm")
         q = ps.create_queue("memory", journal_retention_s=0.001)
@@ -153,9 +153,9 @@ def memory(server: OneServer, count: int) -> None:
         print(f"memory: {left} bytes more than before when all are acked and swept; {keys} keys")
 
 
-def flat(server: OneServer, backlog: int) -> None:
+def flat(server: RunningServer, backlog: int) -> None:
     """The same work on a short line and on a long one, in turn."""
-    with penstock.open(server.url) as ps:
+    with penstock.open(server.url()) as ps:
         work: dict[int, tuple[Turnover, dict[str, Timed]]] = {}
         for waiting in (1000, backlog):
             q = ps.create_queue(f"flat-{waiting}")
@@ -200,7 +200,7 @@ def main() -> None:
     parser.add_argument("--flat", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        server = OneServer(Path(folder), *LOG, options.fsync)
+        server = started(Path(folder), appendfsync=options.fsync)
         try:
             with server.client() as client:
                 version = client.info("server")["redis_version"]

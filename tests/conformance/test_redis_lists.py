@@ -1,4 +1,4 @@
-"""The suite passes on Redis lists: a real server, whose log is synced at every write."""
+"""The suite passes on Redis lists: real servers, whose logs are synced at every write."""
 
 from __future__ import annotations
 
@@ -16,13 +16,19 @@ from tests.redis.one_server import shared
 
 
 class TestRedisLists(BackendSuite):
+    flavour = "redis"
+
     @pytest.fixture(autouse=True)
     def emptied(self) -> Iterator[None]:
         yield
-        with shared().client() as client:
+        with shared(self.flavour).client() as client:
             client.flushall(asynchronous=True)
 
     def open_penstock(self, folder: Path, clock: Clock, rng: random.Random) -> penstock.Penstock:
         # What a folder is to other backends, a prefix is here.
         prefix = hashlib.sha256(str(folder).encode()).hexdigest()[:12]
-        return penstock.open(f"{shared().url}?key_prefix={prefix}-", clock=clock, rng=rng)
+        return penstock.open(f"{shared(self.flavour).url()}?key_prefix={prefix}-", clock=clock, rng=rng)
+
+
+class TestValkeyLists(TestRedisLists):
+    flavour = "valkey"

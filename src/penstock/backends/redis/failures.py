@@ -29,6 +29,8 @@ def code_of(error: BaseException) -> str:
     if not isinstance(error, driver.RedisError):
         return ""
     text = str(error)
+    if "used memory > 'maxmemory'" in text:  # Valkey's scripts leave the word out.
+        return "OOM"
     wrapped = _WRAPPED.search(text)
     if wrapped:
         return wrapped[1]

@@ -16,6 +16,7 @@ from penstock.codec.body import Body, decode_body
 from penstock.errors import StorageCorrupt
 from penstock.event import KINDS_BY_CODE, Event
 from penstock.message import MAX_PRIORITY, Message, State
+from penstock.settings import QueueSettings
 
 COUNTERS_VERSION = 1
 FRAME_VERSION = 1
@@ -169,6 +170,22 @@ class Counters(msgspec.Struct, array_like=True):
             *(self.r0, self.r1, self.r2, self.r3, self.r4),
             *(self.r5, self.r6, self.r7, self.r8, self.r9),
         )
+
+
+def fresh_counters(number: int, changed: int, created_us: int, settings: QueueSettings) -> Counters:
+    """Of a new queue; of one whose settings are changed, only what these say counts."""
+    return Counters(
+        COUNTERS_VERSION,
+        changed,
+        number=number,
+        created_us=created_us,
+        max_leased=settings.max_leased or 0,
+        per_key=1 if settings.fifo else settings.max_leased_per_key or 0,
+        fifo=int(settings.fifo),
+        retention_us=round(settings.retention_s * 1_000_000),
+        dead_retention_us=round((settings.dead_retention_s or 0) * 1_000_000),
+        window_us=round(settings.dedup_window_s * 1_000_000),
+    )
 
 
 _LEVELS = 10

@@ -7,7 +7,7 @@ from typing import Any
 from penstock.backends.redis.connecting import Arg, pairs
 from penstock.backends.redis.engine import Engine, Known
 from penstock.backends.redis.quarantine import Quarantine
-from penstock.backends.redis.records import COUNTERS_VERSION, Counters, encode_counters, lane, level_of
+from penstock.backends.redis.records import encode_counters, fresh_counters, lane, level_of
 from penstock.backends.redis.scripts import script
 from penstock.codec.body import decode_body
 from penstock.errors import StorageCorrupt
@@ -26,23 +26,14 @@ class Repairing:
         q = self._engine.load(name)
         if q is None:
             return "gone meanwhile"
-        settings = q.settings
-        fresh = Counters(
-            COUNTERS_VERSION,
-            q.changed,
-            number=q.number,
-            created_us=self._engine.now_us(),
-            max_leased=settings.max_leased or 0,
-            per_key=1 if settings.fifo else settings.max_leased_per_key or 0,
-            fifo=int(settings.fifo),
-            retention_us=round(settings.retention_s * 1_000_000),
-            dead_retention_us=round((settings.dead_retention_s or 0) * 1_000_000),
-            window_us=round(settings.dedup_window_s * 1_000_000),
-        )
+        # For a queue whose counters are lost; else those that it has stay, but for what is counted.
+        fresh = fresh_counters(q.number, q.changed, self._engine.now_us(), q.settings)
         self._step(q, "begin", encode_counters(fresh))
-        # Bodies first: what goes for its body's sake must not be in an index by then.
+        # Bodies first: what goes for its body's sake must not be in an index by then. And once more, for
+        # those whose records could not be used.
         removed = self._bodies(q)
         removed += self._walk(q, "records")
+        self._bodies(q)
         self._walk(q, "dedup")
         self._step(q, "finish", q.changed)
         self._engine.forget(name)

@@ -8,7 +8,7 @@ local function due(q, key, most)
   if #ids == 0 then return ids, ids, 0 end
   local recs, sound, found = call('HMGET', states, unpack(ids)), {}, {}
   for i, rec in ipairs(recs) do
-    if rec then
+    if rec and #rec >= 79 then
       sound[#sound + 1], found[#found + 1] = ids[i], rec
     else
       call('ZREM', index, ids[i])

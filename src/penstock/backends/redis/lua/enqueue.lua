@@ -57,7 +57,7 @@ for i = 1, n do
   local id = ARGV[first + 2 * i - 2]
   if flags % 2 == 1 and known[id] == nil then
     local rec = call('HGET', KEYS[S], id)
-    if rec and byte(rec) < 3 and u64(rec, 23) > 0 and u64(rec, 23) <= now then
+    if rec and #rec >= 79 and byte(rec) < 3 and u64(rec, 23) > 0 and u64(rec, 23) <= now then
       expire(q, {id}, {rec})
       rec = call('HGET', KEYS[S], id)
     end

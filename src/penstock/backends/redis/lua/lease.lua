@@ -195,6 +195,22 @@ end
 local ids, lease_end, consumer = {}, now + tonumber(ARGV[5]), ARGV[6]
 for i, member in ipairs(taken) do ids[i] = sub(member, -16) end
 local recs = call('HMGET', KEYS[S], unpack(ids))
+for i = 1, n do
+  if not recs[i] or #recs[i] < 79 or byte(recs[i]) ~= 2 then
+    -- A row that leads to nothing ready has left the line with the others; these are handed out all the same.
+    local sound = {{}, {}, {}}
+    for k = 1, n do
+      if recs[k] and #recs[k] >= 79 and byte(recs[k]) == 2 then
+        local to = #sound[1] + 1
+        sound[1][to], sound[2][to], sound[3][to] = taken[k], ids[k], recs[k]
+      end
+    end
+    taken, ids, recs = unpack(sound)
+    break
+  end
+end
+n = #ids
+if n == 0 then close(q) return {MORE} end
 local attempts, times, states, ends, ttl, heads, tried = {}, {}, {}, {}, {}, {}, {}
 local until8, seq, name = pack('>I8', lease_end), c[SEQ], pack('>I2', #consumer) .. consumer
 local since_until, end_text, no_reason = now8 .. until8, string.format('%.0f', lease_end), name .. '\0\0\0\0'

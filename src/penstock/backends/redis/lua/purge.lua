@@ -22,7 +22,7 @@ end
 local gone, recs, attempts = {}, {}, {}
 if #ids > 0 then
   for i, rec in ipairs(call('HMGET', KEYS[S], unpack(ids))) do
-    if rec and byte(rec) == state and u64(rec, 31) <= last then
+    if rec and #rec >= 79 and byte(rec) == state and u64(rec, 31) <= last then
       gone[#gone + 1], recs[#recs + 1], attempts[#attempts + 1] = ids[i], rec, sub(rec, 3, 6)
     end
   end

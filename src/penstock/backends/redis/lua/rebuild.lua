@@ -40,10 +40,12 @@ elseif step == 'records' then
   for i = 1, #page[2], 2 do
     local id, rec = page[2][i], page[2][i + 1]
     local state = byte(rec) or 0
-    if #rec < 79 or state < 1 or state > 6 or call('HEXISTS', KEYS[M], id) == 0 then
+    if call('HEXISTS', KEYS[M], id) == 0 then
       call('HDEL', KEYS[S], id)
       gone[#gone + 1] = id
-    elseif call('HEXISTS', KEYS[M], id) == 1 then
+    elseif #rec < 79 or state < 1 or state > 6 then
+      call('HDEL', KEYS[S], id) -- Its body is then one without a record.
+    else
       -- HSCAN may show one twice: what is in its index already is not put there again.
       if byte(rec, 2) == 1 then call('ZADD', KEYS[A], u64(rec, 31), id) end
       if state == 2 then

@@ -10,7 +10,7 @@ for i = 1, n do
   local r, id, l = 26 * i - 25, ARGV[2 + 3 * i], ARGV[3 + 3 * i]
   local rec = call('HGET', KEYS[S], id)
   answers[i] = '0'
-  if rec and byte(rec) < 3 and sub(rec, 31, 38) == sub(rows, r, r + 7) then
+  if rec and #rec >= 79 and byte(rec) < 3 and sub(rec, 31, 38) == sub(rows, r, r + 7) then
     local state, flags, delay, ttl = byte(rec), sub(rec, 2, 2), u64(rows, r + 10), u64(rows, r + 18)
     local seq8, weight, visible8 = pack('>I8', c[SEQ] + 1), sub(rows, r + 8, r + 9), pack('>I8', now + delay)
     local expires8 = ttl > 0 and pack('>I8', now + ttl) or zero8
