@@ -27,6 +27,9 @@ from penstock import NewMessage, Queue  # noqa: E402
 from tests.redis.one_server import started  # noqa: E402
 from tests.redis.servers import RunningServer  # noqa: E402
 
+#: They would come in the middle of a measurement.
+NO_REWRITES = {"auto-aof-rewrite-percentage": "0"}
+
 PAYLOAD = b"x" * 100
 #: Rewriting the log forks the server: that belongs to no measured call.
 
@@ -200,7 +203,7 @@ def main() -> None:
     parser.add_argument("--flat", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        server = started(Path(folder), appendfsync=options.fsync)
+        server = started(Path(folder), appendfsync=options.fsync, **NO_REWRITES)
         try:
             with server.client() as client:
                 version = client.info("server")["redis_version"]
