@@ -27,11 +27,10 @@ from penstock import NewMessage, Queue  # noqa: E402
 from tests.redis.one_server import started  # noqa: E402
 from tests.redis.servers import RunningServer  # noqa: E402
 
-#: They would come in the middle of a measurement.
+#: Rewriting the log forks the server: that belongs to no measured call.
 NO_REWRITES = {"auto-aof-rewrite-percentage": "0"}
 
 PAYLOAD = b"x" * 100
-#: Rewriting the log forks the server: that belongs to no measured call.
 
 
 class Timed:
