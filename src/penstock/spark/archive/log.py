@@ -34,7 +34,8 @@ class ArchiveFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """One Parquet file: whose rows it has, how many, and from where to where.
 
     Of events and entries, `end_at_ns` and `end_id` are those of the last (the message's, the entry's);
-    `bringing` events brought a body, and `repaired` may have, or not.
+    `bringing` events brought a body, and `repaired` may have, or not. From `first_hole_seq` to
+    `last_hole_seq`, some events only stand for others that the store has lost; 0: none does.
     """
 
     table: ArchiveTable
@@ -52,6 +53,8 @@ class ArchiveFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     end_id: str = ""
     bringing: int = 0
     repaired: int = 0
+    first_hole_seq: int = 0
+    last_hole_seq: int = 0
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -61,6 +64,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `began_ns`: when the queue was made, or when this history took the place of the one before; 0: not known,
     so always. `gone_ns`: when the queue was deleted; 0: it is there, or the next history says until when.
     `base_seq`, `base_at_ns`: from there on the state of the queue is known; 0: from its first event on.
+    `goes_on`: its journal is that of the history before, and begins where events of it were lost.
     """
 
     generation: int = 1
@@ -71,6 +75,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gone_ns: int = 0
     base_seq: int = 0
     base_at_ns: int = 0
+    goes_on: bool = False
 
 
 class Commit(msgspec.Struct, kw_only=True):
@@ -120,6 +125,15 @@ class ArchiveState(msgspec.Struct, kw_only=True):
     def histories(self, name: str) -> list[Position]:
         """All of a queue's, the oldest first."""
         return [*self.earlier.get(name, ()), self.queues[name]]
+
+    def journal(self, name: str) -> set[int]:
+        """The generations of a queue that are of one journal, which is that of the last."""
+        found = set()
+        for position in reversed(self.histories(name)):
+            found.add(position.generation)
+            if not position.goes_on:
+                break
+        return found
 
     def after(self, commits: Iterable[Commit]) -> ArchiveState:
         """What it is with these, too; this one stays as it is, for others hold it."""

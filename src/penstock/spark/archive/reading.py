@@ -46,15 +46,22 @@ class Archive:
         ]
 
     def table(self, table: ArchiveTable, names: Collection[str] | None = None) -> DataFrame:
-        """The rows of a table, of some queues or worlds, or of all; of each its last history."""
-        last = self.state.worlds if table == "entries" else self.state.queues
-        files = [
-            one
-            for one in self.files(table, names)
-            if not one.name or one.generation == last[one.name].generation
-        ]
+        """The rows of a table, of some queues or worlds, or of all; of each its last history.
+
+        Of events and bodies also those before, as far as they are of the same journal.
+        """
+        files = [one for one in self.files(table, names) if self._is_last(one)]
         rows = self.read(table, files)
         return rows if names is None or table != "queues" else rows.where(rows.name.isin(*names))
+
+    def _is_last(self, file: ArchiveFile) -> bool:
+        if not file.name:
+            return True
+        if file.table == "entries":
+            return file.generation == self.state.worlds[file.name].generation
+        if file.table == "base":
+            return file.generation == self.state.queues[file.name].generation
+        return file.generation in self.state.journal(file.name)
 
     def settings(self) -> list[tuple[int, str, int, str]]:
         """When each was read, queue, generation and settings as JSON, the oldest first. Few: read here."""

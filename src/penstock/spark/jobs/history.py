@@ -16,6 +16,7 @@ from penstock.spark.archive.layout import ArchiveTable
 from penstock.spark.archive.log import ArchiveFile, Position
 from penstock.spark.archive.reading import Archive
 from penstock.spark.jobs.as_stored import of_history
+from penstock.spark.jobs.lives import IS_HOLE
 
 
 class Until(msgspec.Struct, frozen=True):
@@ -58,6 +59,7 @@ class History:
         self.settings = self._settings()
         #: Of each queue its last event at the moment.
         self.ends = self._ends()
+        self._check_holes()
 
     def table(self, table: ArchiveTable, names: Collection[str] | None = None) -> DataFrame:
         """Rows of the generations that count."""
@@ -124,8 +126,28 @@ class History:
         if (seq is not None and seq < base_seq) or (at_ns is not None and at_ns < position.base_at_ns):
             raise InvalidConfig(
                 f"how queue {name!r} stood at {self.until} is not known: when it was archived, events had "
-                f"been removed; it is known from event {base_seq} on, {_utc(position.base_at_ns)}"
+                f"been removed or lost; it is known from event {base_seq} on, {_utc(position.base_at_ns)}"
             )
+
+    def _check_holes(self) -> None:
+        """Where a journal has a hole, another history is begun; one that has it in itself was not made so."""
+        files = [
+            file
+            for file in self._files("events", self.positions)
+            if file.repaired
+            and file.last_seq > self.positions[file.name].base_seq
+            and file.first_seq <= self.ends[file.name]
+        ]
+        if not files:
+            return
+        lost = self.archive.read("events", files).where(IS_HOLE).select("queue", "seq").collect()
+        for name, seq in sorted(lost):
+            if self.positions[name].base_seq < seq <= self.ends[name]:
+                raise InvalidConfig(
+                    f"how queue {name!r} stood at {self.until} is not known: event {seq} was lost before it "
+                    f"was archived; it is known up to event {seq - 1}: rebuild that with --until-seq, or "
+                    "archive the store into another folder"
+                )
 
     def _ends(self) -> dict[str, int]:
         """By number, whatever clocks say: what comes before the last event at the moment is before it."""
