@@ -11,6 +11,7 @@ import os
 import uuid
 import zlib
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -248,17 +249,37 @@ class ArchiveLog:
                 )
             commit.number, commit.at_ns = state.number + 1, self._clock.now_ns()
             commit.archive_id = self.identity()
-            if self._put(self._path(commit.number, ".json"), _encoded(commit)):
+            path = self._path(commit.number, ".json")
+            if self._put(path, _encoded(commit)):
+                if self._is_passed(commit):
+                    path.unlink(missing_ok=True)
+                    continue
                 state = state.after([commit])
                 if commit.number % STATE_EVERY == 0:
                     self._put(self._path(commit.number, ".state"), _encoded(state))
                 return state
         raise ArchiveBusy(f"the archive in {self.root} is written to by too many others; try again later")
 
+    def _is_passed(self, commit: Commit) -> bool:
+        """Whether the log went on without it: others came first, and theirs of its number is tidied away.
+
+        A state that is written down behind it was made with it only if it came at once; its files tell.
+        """
+        written = max(self._numbers(".state"), default=0)
+        if written < commit.number:
+            return False
+        state = self.read()
+        return not any(file.path in state.files or file.path in state.removed for file in commit.added)
+
     def _check_there(self, file: ArchiveFile) -> None:
-        """What a worker wrote is seen here: else its folder of this name is another one."""
+        """What a worker wrote is seen here: else its folder of this name is another one.
+
+        It is as good as new: whoever cleans up leaves it alone until it is part of the archive.
+        """
         path = self.root / file.path
         try:
+            with suppress(PermissionError):  # It is a worker's, who is somebody else.
+                os.utime(path)
             found = path.stat().st_size
         except OSError:
             found = -1
