@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.errors import StorageCorrupt
 from penstock.event import HOLE, NOBODY, Kind
 from penstock.message import format_id
 from penstock.spark.archive.layout import (
@@ -132,7 +133,9 @@ class OpenFile:
             self._sink = open(self._whole, "xb")  # noqa: SIM115  (closed by `close` or `discard`)
         except OSError as error:
             raise storage_error(error, self._whole) from error
-        self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd", version="2.6")
+        self._writer = pq.ParquetWriter(
+            self._sink, schema, compression="zstd", version="2.6", write_page_checksum=True
+        )
         self._schema = schema
 
     def write(self, batch: pyarrow.RecordBatch) -> None:
@@ -216,6 +219,24 @@ class OpenFile:
             self._writer.close()
         self._sink.close()
         self._whole.unlink(missing_ok=True)
+
+
+def damaged(path: Path, error: Exception) -> StorageCorrupt:
+    return StorageCorrupt(f"{path} cannot be read: {error}; put it back from a copy of the archive")
+
+
+def damage_of(path: Path) -> str:
+    """What is wrong with a file, all of whose pages are read; nothing of it is kept."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as opened:
+            for _ in opened.iter_batches():
+                pass
+    except (OSError, pa.ArrowException) as error:
+        return str(damaged(path, error))
+    return ""
 
 
 def write_files(

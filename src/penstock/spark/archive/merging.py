@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.clock import Clock, to_ns
 from penstock.errors import StorageCorrupt
-from penstock.spark.archive.files import GROUP_BYTES, GROUP_ROWS, OpenFile
+from penstock.spark.archive.files import GROUP_BYTES, GROUP_ROWS, OpenFile, damaged
 from penstock.spark.archive.layout import (
     DATA_FOLDERS,
     LOG_FOLDER,
@@ -80,14 +80,14 @@ def _batches(root: Path, file: ArchiveFile) -> Iterator[pyarrow.RecordBatch]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(root / file.path) as opened:
+        with pq.ParquetFile(root / file.path, page_checksum_verification=True) as opened:
             rows = 0
             per_batch = max(1, min(GROUP_ROWS, file.rows * GROUP_BYTES // max(1, _size(opened))))
             for batch in opened.iter_batches(batch_size=per_batch):
                 rows += batch.num_rows
                 yield batch
-    except (OSError, pa.ArrowInvalid) as error:
-        raise StorageCorrupt(f"{root / file.path} cannot be read: {error}") from error
+    except (OSError, pa.ArrowException) as error:
+        raise damaged(root / file.path, error) from error
     if rows != file.rows:
         raise StorageCorrupt(f"{root / file.path} has {rows} rows; {file.rows} were written")
 

@@ -9,10 +9,14 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
-from penstock.errors import InvalidConfig, QueueNotFound
+from penstock.errors import InvalidConfig, QueueNotFound, StorageCorrupt
+from penstock.spark.archive.files import damage_of, damaged
 from penstock.spark.archive.layout import SOURCES, ArchiveTable
 from penstock.spark.archive.log import ArchiveFile, ArchiveLog, ArchiveState
 from penstock.spark.schema import spark_schema
+
+#: Each page against its checksum. Pages of files without, which were written before, are taken as they are.
+_CHECKED = "parquet.page.verify-checksum.enabled"
 
 
 class Archive:
@@ -65,14 +69,31 @@ class Archive:
 
     def settings(self) -> list[tuple[int, str, int, str]]:
         """When each was read, queue, generation and settings as JSON, the oldest first. Few: read here."""
+        import pyarrow as pa
         import pyarrow.parquet as pq
 
         found: list[tuple[int, str, int, str]] = []
+        columns = ["read_at_ns", "name", "generation", "settings"]
         for file in self.files("queues"):
-            with pq.ParquetFile(self.root / file.path) as opened:
-                columns = ["read_at_ns", "name", "generation", "settings"]
-                found += [tuple(row[name] for name in columns) for row in opened.read(columns).to_pylist()]
+            try:
+                with pq.ParquetFile(self.root / file.path, page_checksum_verification=True) as opened:
+                    rows = opened.read(columns).to_pylist()
+            except (OSError, pa.ArrowException) as error:
+                raise damaged(self.root / file.path, error) from error
+            found += [tuple(row[name] for name in columns) for row in rows]
         return sorted(found)
+
+    def check_files(self, tables: Collection[ArchiveTable], names: Collection[str] | None = None) -> None:
+        """Read files as a whole, by tasks, for the sake of their checksums."""
+        paths = [self.root / file.path for table in tables for file in self.files(table, names)]
+        if not paths:
+            return
+        context = self._spark.sparkContext
+        parts = min(len(paths), 4 * context.defaultParallelism)
+        found = [text for text in context.parallelize(paths, parts).map(damage_of).collect() if text]
+        if found:
+            more = f" ({len(found) - 1} more files are damaged)" if len(found) > 1 else ""
+            raise StorageCorrupt(min(found) + more)
 
     def read(self, table: ArchiveTable, files: Collection[ArchiveFile]) -> DataFrame:
         schema = archive_schema(table)
@@ -81,7 +102,7 @@ class Archive:
         paths = [f"file:{self.root / file.path}" for file in files]
         # The names of folders say nothing that the rows do not say better.
         reader = self._spark.read.schema(schema).option("recursiveFileLookup", True)
-        return reader.parquet(*paths)
+        return reader.option(_CHECKED, True).parquet(*paths)
 
 
 def archive_schema(table: ArchiveTable) -> StructType:
