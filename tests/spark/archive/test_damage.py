@@ -104,7 +104,8 @@ def test_files_that_have_no_checksums_are_read_as_they_are(spark: SparkSession, 
 
 def test_every_page_that_is_written_has_a_checksum(tmp_path: Path) -> None:
     """Of dictionaries as of values: half of them would be found by luck alone."""
-    schema = pa.schema({"n": pa.int64(), "text": pa.string()})
+    types: dict[str, pa.DataType] = {"n": pa.int64(), "text": pa.string()}
+    schema = pa.schema(types)
     rows = pa.RecordBatch.from_pydict({"n": list(range(500)), "text": ["some text"] * 500}, schema=schema)
     file = OpenFile(tmp_path, "file.parquet", schema)
     file.write(rows)

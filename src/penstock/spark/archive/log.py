@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import uuid
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -26,6 +26,7 @@ T = TypeVar("T")
 ARCHIVE_VERSION = 1
 #: After so many commits the state is written down as a whole, so that reading it does not read all commits.
 STATE_EVERY = 50
+_MOMENTS = "MOMENTS"
 _PATTERN = frozenset("{}[]*?\\")
 #: How often a commit is tried again because others, which it does not touch, came first.
 MOST_TRIES = 100
@@ -171,6 +172,17 @@ class ArchiveState(msgspec.Struct, kw_only=True):
         self.settings.update(commit.settings)
 
 
+class Moments(msgspec.Struct, kw_only=True):
+    """Up to when the archive has all that happened in each queue, which may be nothing: no commit tells.
+
+    It is of the archive after commit `number`, or later.
+    """
+
+    version: int = ARCHIVE_VERSION
+    number: int = 0
+    queues: dict[str, int] = {}
+
+
 class ArchiveBusy(PenstockError):
     """Another process is archiving into the same folder."""
 
@@ -289,6 +301,19 @@ class ArchiveLog:
                 "driver and all workers share, under the same path"
             )
 
+    def moments(self, state: ArchiveState) -> dict[str, int]:
+        """By queue, up to when this state has everything. The next run tells it anew: damage is no matter."""
+        try:
+            noted = self._load(self._folder / _MOMENTS, Moments)
+        except (FileNotFoundError, StorageCorrupt):
+            return {}
+        return noted.queues if noted.number <= state.number else {}
+
+    def note_moments(self, state: ArchiveState, seen_ns: Mapping[str, int]) -> None:
+        """Everything of these queues up to then is in the commits. Of two at once, one is heard."""
+        noted = Moments(number=state.number, queues={**self.moments(state), **seen_ns})
+        self._put(self._folder / _MOMENTS, _encoded(noted), replace=True)
+
     def tidy(self) -> None:
         """Delete commits that a state, written down before the last one, has in it."""
         states = sorted(self._numbers(".state"))
@@ -327,7 +352,7 @@ class ArchiveLog:
                 f"{path} is damaged ({error}); restore it from a copy: nothing was changed"
             ) from error
 
-    def _put(self, path: Path, raw: bytes) -> bool:
+    def _put(self, path: Path, raw: bytes, *, replace: bool = False) -> bool:
         """Durable and whole under its name, or False: somebody else has it. Never half of it."""
         unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
@@ -336,7 +361,7 @@ class ArchiveLog:
                 file.write(raw)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(unfinished, path)
+            (os.replace if replace else os.link)(unfinished, path)
         except FileExistsError:
             return False
         except OSError as error:
@@ -351,7 +376,7 @@ class _Versioned(msgspec.Struct):
     version: int
 
 
-def _encoded(value: Commit | ArchiveState) -> bytes:
+def _encoded(value: Commit | ArchiveState | Moments) -> bytes:
     body = msgspec.json.encode(value)
     return body + b"\n%08x\n" % zlib.crc32(body)
 

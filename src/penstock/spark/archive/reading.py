@@ -11,7 +11,7 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from penstock.errors import InvalidConfig, QueueNotFound, StorageCorrupt
 from penstock.spark.archive.files import damage_of, damaged
-from penstock.spark.archive.layout import SOURCES, ArchiveTable
+from penstock.spark.archive.layout import SOURCES, SYSTEM_WORLD, ArchiveTable
 from penstock.spark.archive.log import ArchiveFile, ArchiveLog, ArchiveState
 from penstock.spark.schema import spark_schema
 
@@ -27,6 +27,8 @@ class Archive:
         log = ArchiveLog(folder)
         self.root: Path = log.root
         self.state: ArchiveState = log.read()
+        #: By queue, up to when everything is archived, if a run has noted it.
+        self.moments = log.moments(self.state)
         if not self.state.number:
             raise InvalidConfig(
                 f"there is no archive in {self.root}; make one: penstock pipeline archive {self.root}"
@@ -57,6 +59,16 @@ class Archive:
         files = [one for one in self.files(table, names) if self._is_last(one)]
         rows = self.read(table, files)
         return rows if names is None or table != "queues" else rows.where(rows.name.isin(*names))
+
+    def administration(self, until_ns: int) -> list[tuple[int, str, str]]:
+        """Settings that queues were given up to a time: when, queue and settings as JSON, in order."""
+        files = [one for one in self.files("entries", {SYSTEM_WORLD}) if one.first_at_ns <= until_ns]
+        if not files:
+            return []
+        entries = self.read("entries", [one for one in files if self._is_last(one)])
+        given = entries.where(entries.kind.isin("queue_created", "queue_updated"))
+        found = given.where(given.at_ns <= until_ns).select("seq", "at_ns", "labels", "body").collect()
+        return [(row.at_ns, row.labels[0], bytes(row.body).decode()) for row in sorted(found)]
 
     def _is_last(self, file: ArchiveFile) -> bool:
         if not file.name:

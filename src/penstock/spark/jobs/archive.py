@@ -162,8 +162,16 @@ class _Run:
                 if told is not None:
                     told("archiving events", self._done.events, total)
             first = False
+        self._note_moment()
         self._done.positions = {name: position.seq for name, position in self._queues.items()}
         return self._done
+
+    def _note_moment(self) -> None:
+        """Up to this moment everything is archived, also of queues in which nothing has happened."""
+        if self._state.number:
+            extents, at_ns = self._moment.queues, self._moment.snapshot.at_ns
+            whole = [name for name, at in self._queues.items() if at.seq == extents[name].last_seq]
+            self._log.note_moments(self._state, dict.fromkeys(whole, at_ns))
 
     def _due(self) -> tuple[Spans, Spans]:
         """What comes next of queues and of worlds; of the former, nothing beyond the next hole."""

@@ -54,8 +54,10 @@ class History:
         self._spark = spark
         #: Of each queue the history that counts.
         self.positions = self._all() if queues is None else self._named(queues)
+        self._check_begun()
         for name, position in self.positions.items():
             self._check_known(name, position)
+            self._check_archived(name, position)
         self.settings = self._settings()
         #: Of each queue its last event at the moment.
         self.ends = self._ends()
@@ -129,6 +131,28 @@ class History:
                 f"been removed or lost; it is known from event {base_seq} on, {_utc(position.base_at_ns)}"
             )
 
+    def _check_begun(self) -> None:
+        """There may have been no queues at a moment; but before all of them, nobody knows."""
+        histories = [one for name in self.archive.state.queues for one in self.archive.state.histories(name)]
+        first_ns = min((one.began_ns for one in histories), default=0)
+        if self.until.at_ns is not None and self.until.at_ns < first_ns:
+            raise InvalidConfig(
+                f"{self.until} is before anything that is archived; the first queue was made at "
+                f"{_utc(first_ns)}"
+            )
+
+    def _check_archived(self, name: str, position: Position) -> None:
+        """What is not archived yet may have happened before the moment. Of a queue that is gone, all is."""
+        later = f"{self.until} is later; run penstock pipeline archive first"
+        if self.until.seq is not None and self.until.seq > position.seq:
+            raise InvalidConfig(f"queue {name!r} is archived up to event {position.seq}, and {later}")
+        is_last = position.generation == self.archive.state.queues[name].generation
+        if self.until.at_ns is None or position.gone_ns or not is_last:
+            return
+        known_ns = max(position.at_ns, position.base_at_ns, self.archive.moments.get(name, 0))
+        if self.until.at_ns > known_ns:
+            raise InvalidConfig(f"queue {name!r} is archived up to {_utc(known_ns)}, and {later}")
+
     def _check_holes(self) -> None:
         """Where a journal has a hole, another history is begun; one that has it in itself was not made so."""
         files = [
@@ -173,13 +197,25 @@ class History:
         return ends
 
     def _settings(self) -> dict[str, QueueSettings]:
-        """As they were last archived before the moment, or else first: the queue is older than that look."""
+        """As they were last given to the queue before the moment, or seen.
+
+        If neither was, as they were seen first: the queue is older than that look.
+        """
         found: dict[str, str] = {}
-        for at_ns, name, generation, text in self.archive.settings():
-            position = self.positions.get(name)
-            if position is None or position.generation != generation:
-                continue
-            if name not in found or self.until.at_ns is None or at_ns <= self.until.at_ns:
+        until_ns = self.until.at_ns
+        looks = [
+            (at_ns, name, text)
+            for at_ns, name, generation, text in self.archive.settings()
+            if name in self.positions and self.positions[name].generation == generation
+        ]
+        given = [
+            one
+            for one in (self.archive.administration(until_ns) if until_ns is not None else [])
+            if one[1] in self.positions and one[0] >= self.positions[one[1]].began_ns
+        ]
+        # At one time, what was given is what a look saw, or came after it.
+        for at_ns, name, text in sorted([*looks, *given], key=lambda one: one[0]):
+            if name not in found or until_ns is None or at_ns <= until_ns:
                 found[name] = text
         return {name: msgspec.json.decode(found[name], type=QueueSettings) for name in self.positions}
 
