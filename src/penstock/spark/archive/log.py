@@ -84,7 +84,7 @@ class Commit(msgspec.Struct, kw_only=True):
     """One step. `queues` and `worlds` have those whose position moved; `settings` checksums of changed ones.
 
     `gone` are queues that were deleted, and when; one that is in `queues` too was then made anew. `forgotten`
-    are files whose deletion is over.
+    are files whose deletion is over. `store_id` and `store_place` tell whose history it is.
     """
 
     version: int = ARCHIVE_VERSION
@@ -92,6 +92,8 @@ class Commit(msgspec.Struct, kw_only=True):
     at_ns: int = 0
     what: Literal["archive", "compact", "clean"] = "archive"
     archive_id: str = ""
+    store_id: str = ""
+    store_place: str = ""
     added: list[ArchiveFile] = []
     removed: list[str] = []
     forgotten: list[str] = []
@@ -112,6 +114,8 @@ class ArchiveState(msgspec.Struct, kw_only=True):
     number: int = 0
     at_ns: int = 0
     archive_id: str = ""
+    store_id: str = ""
+    store_place: str = ""
     files: dict[str, ArchiveFile] = {}
     removed: dict[str, int] = {}
     queues: dict[str, Position] = {}
@@ -155,6 +159,8 @@ class ArchiveState(msgspec.Struct, kw_only=True):
     def _add(self, commit: Commit) -> None:
         self.number, self.at_ns = commit.number, commit.at_ns
         self.archive_id = self.archive_id or commit.archive_id
+        if commit.store_id:
+            self.store_id, self.store_place = commit.store_id, commit.store_place
         self.files.update({file.path: file for file in commit.added})
         for path in commit.removed:
             del self.files[path]

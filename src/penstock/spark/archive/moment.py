@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from penstock.backends.bulk import BulkReader, BulkRequest, Extent, Snapshot
+from penstock.backends.bulk import ALL_QUEUES, ARCHIVES, BulkReader, BulkRequest, Extent, Snapshot
 from penstock.backends.registry import release_snapshot
 from penstock.errors import BackendUnavailable, InvalidConfig, InvalidMessage
 from penstock.penstock import Penstock
@@ -27,8 +28,8 @@ CURSOR = "archive"
 EVENTS_PER_COMMIT = 2_000_000
 #: A snapshot that a killed job has left is deleted by the store after so long.
 SNAPSHOT_S = 900.0
-#: What the store notes under this and the name of a cursor: which archive it is of.
-MARK = "penstock/archive/"
+#: Under this the store notes what tells it from others, wherever it is copied to.
+STORE_ID = "penstock/store-id"
 #: Queues that come between a snapshot and their cursor have it looked for again.
 _MOST_LOOKS = 20
 
@@ -44,6 +45,8 @@ class ArchiveOptions(msgspec.Struct, frozen=True, kw_only=True):
     accept_gaps: bool = False
     #: The files of an archive are not encrypted: an encrypted store is archived only if this says so.
     unencrypted: bool = False
+    #: The archive is of another store: this one takes its place, and its queues begin other histories.
+    other_store: bool = False
 
 
 class Moment(NamedTuple):
@@ -59,6 +62,7 @@ class Moment(NamedTuple):
     queue_rows: pyarrow.Table
     #: Queues that were archived and then deleted, and when; some were made anew since.
     gone: dict[str, int]
+    store_id: str = ""
 
 
 @contextmanager
@@ -68,11 +72,13 @@ def moment_of(
     """Cursors are there before the snapshot is: of what it shows, nothing that is needed goes."""
     with store.open() as ps:
         _check_plain(ps, options)
+        store_id = _identity(ps)
+        _check_store(store, store_id, options, state)
         _check_cursor(ps, options, archive_id)
         snapshot = _taken(ps, store, options)
         try:
-            ps.state.put(MARK + options.cursor, archive_id.encode())
-            found = _looked_at(store, snapshot, options, state)
+            _register(ps, options, archive_id)
+            found = _looked_at(store, snapshot, options, state)._replace(store_id=store_id)
             _set_cursors(ps, found.begun.positions, options.cursor)
         except BaseException:
             release_snapshot(snapshot)
@@ -90,10 +96,33 @@ def _check_plain(ps: Penstock, options: ArchiveOptions) -> None:
         )
 
 
+def _identity(ps: Penstock) -> str:
+    """Made the first time that the store is archived; a copy of the store has the same."""
+    if ps.state.get(STORE_ID) is None:
+        ps.state.put(STORE_ID, uuid.uuid4().hex.encode())
+    return (ps.state.get(STORE_ID) or b"").decode()
+
+
+def _check_store(store: Store, store_id: str, options: ArchiveOptions, state: ArchiveState) -> None:
+    """Two stores in one archive would each take the other's queues for its own, deleted or made anew."""
+    if state.store_id in ("", store_id) or options.other_store:
+        return
+    raise InvalidConfig(
+        f"the archive is of another store, {state.store_place} (id {state.store_id}), and {store.url} has "
+        f"the id {store_id}: name another folder or, if this store takes the other's place, say --other-store"
+    )
+
+
+def _register(ps: Penstock, options: ArchiveOptions, archive_id: str) -> None:
+    """Which archive has the cursor; where that is all queues', the store gives it to new ones, too."""
+    everything = options.names is None and options.pattern is None
+    ps.state.put(ARCHIVES + options.cursor, archive_id.encode() + (ALL_QUEUES if everything else b""))
+
+
 def _check_cursor(ps: Penstock, options: ArchiveOptions, archive_id: str) -> None:
     """Two archives that move one cursor would let go of what the other has not read."""
-    known = ps.state.get(MARK + options.cursor)
-    if known is None or known.decode() == archive_id:
+    known = ps.state.get(ARCHIVES + options.cursor)
+    if known is None or known.removesuffix(ALL_QUEUES).decode() == archive_id:
         return
     having = cursor_positions(ps, [settings.name for settings in ps.queues()], options.cursor)
     if having:

@@ -201,7 +201,11 @@ class _Run:
 
         None: there are holes, which are known now; what was written is thrown away.
         """
-        commit = Commit(gone=self._moment.gone if first else {})
+        commit = Commit(
+            gone=self._moment.gone if first else {},
+            store_id=self._moment.store_id,
+            store_place=self._store.url,
+        )
         wanted: dict[ArchiveTable, Spans] = {"events": queues, "bodies": queues, "entries": worlds}
         if self._based:  # How messages stood where history has no beginning: no event says it.
             wanted["base"] = dict.fromkeys(self._based, (0, 0))
