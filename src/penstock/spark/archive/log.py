@@ -188,6 +188,10 @@ class Moments(msgspec.Struct, kw_only=True):
     number: int = 0
     queues: dict[str, int] = {}
 
+    def of(self, state: ArchiveState) -> dict[str, int]:
+        """What holds of a state; of one that is older than the note, nothing."""
+        return self.queues if self.number <= state.number else {}
+
 
 class ArchiveBusy(PenstockError):
     """Another process is archiving into the same folder."""
@@ -307,17 +311,17 @@ class ArchiveLog:
                 "driver and all workers share, under the same path"
             )
 
-    def moments(self, state: ArchiveState) -> dict[str, int]:
-        """By queue, up to when this state has everything. The next run tells it anew: damage is no matter."""
+    def moments(self) -> Moments:
+        """What was noted last. The next run tells it anew: damage is no matter."""
         try:
-            noted = self._load(self._folder / _MOMENTS, Moments)
+            return self._load(self._folder / _MOMENTS, Moments)
         except (FileNotFoundError, StorageCorrupt):
-            return {}
-        return noted.queues if noted.number <= state.number else {}
+            return Moments()
 
     def note_moments(self, state: ArchiveState, seen_ns: Mapping[str, int]) -> None:
         """Everything of these queues up to then is in the commits. Of two at once, one is heard."""
-        noted = Moments(number=state.number, queues={**self.moments(state), **seen_ns})
+        known = self.moments().of(state)
+        noted = Moments(number=state.number, queues={**known, **seen_ns})
         self._put(self._folder / _MOMENTS, _encoded(noted), replace=True)
 
     def tidy(self) -> None:

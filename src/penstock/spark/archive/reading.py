@@ -26,9 +26,10 @@ class Archive:
         self._spark = spark
         log = ArchiveLog(folder)
         self.root: Path = log.root
+        noted = log.moments()  # First: what is noted after the state was read does not hold of it.
         self.state: ArchiveState = log.read()
         #: By queue, up to when everything is archived, if a run has noted it.
-        self.moments = log.moments(self.state)
+        self.moments = noted.of(self.state)
         if not self.state.number:
             raise InvalidConfig(
                 f"there is no archive in {self.root}; make one: penstock pipeline archive {self.root}"

@@ -80,8 +80,7 @@ class History:
         With `ends`, of these queues alone, and each up to that event.
         """
         ends = self.ends if ends is None else ends
-        known = [(name, self.positions[name].base_seq, end) for name, end in ends.items()]
-        spans = self._spark.createDataFrame(known, "queue string, base_seq long, end_seq long")
+        spans = self._spans(ends)
         fifo = [name for name in ends if self.settings[name].fifo]
         events = self.table("events", ends)
         found = of_history(events, self.table("bodies", ends), self.table("base", ends), spans, fifo)
@@ -90,6 +89,10 @@ class History:
         return found.join(_replaced(events, spans), ["queue", "id"], "left").withColumn(
             "newer", fn.coalesce(fn.col("replaced_seq") <= fn.col("read_seq"), fn.lit(False))
         )
+
+    def _spans(self, ends: Mapping[str, int]) -> DataFrame:
+        known = [(name, self.positions[name].base_seq, end) for name, end in ends.items()]
+        return self._spark.createDataFrame(known, "queue string, base_seq long, end_seq long")
 
     def _all(self) -> dict[str, Position]:
         found = {name: self._begun(name) for name in sorted(self.archive.state.queues)}
@@ -164,14 +167,18 @@ class History:
         ]
         if not files:
             return
-        lost = self.archive.read("events", files).where(IS_HOLE).select("queue", "seq").collect()
-        for name, seq in sorted(lost):
-            if self.positions[name].base_seq < seq <= self.ends[name]:
-                raise InvalidConfig(
-                    f"how queue {name!r} stood at {self.until} is not known: event {seq} was lost before it "
-                    f"was archived; it is known up to event {seq - 1}: rebuild that with --until-seq, or "
-                    "archive the store into another folder"
-                )
+        lost = (
+            self.archive.read("events", files)
+            .where(IS_HOLE)
+            .join(fn.broadcast(self._spans(self.ends)), "queue")
+        )
+        counting = lost.where("seq > base_seq AND seq <= end_seq")
+        for name, seq in counting.groupBy("queue").agg(fn.min("seq")).sort("queue").take(1):
+            raise InvalidConfig(
+                f"how queue {name!r} stood at {self.until} is not known: event {seq} was lost before it was "
+                f"archived; it is known up to event {seq - 1}: rebuild that with --until-seq, or archive the "
+                "store into another folder"
+            )
 
     def _ends(self) -> dict[str, int]:
         """By number, whatever clocks say: what comes before the last event at the moment is before it."""
