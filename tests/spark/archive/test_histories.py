@@ -142,7 +142,7 @@ def test_a_moment_before_all_that_is_archived_or_after_it_is_refused(
         ({"at_ns": 9}, "before anything that is archived"),
         (
             {"at_ns": 61},
-            "'anew' is archived up to 1970-01-01T00:00:01Z, and .* run penstock pipeline archive",
+            "'anew' is archived up to 1970-01-01T00:00:00Z, and .* run penstock pipeline archive",
         ),
         ({"seq": 10}, "'anew' is archived up to event 9, and event 10 is later"),
     ):

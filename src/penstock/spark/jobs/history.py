@@ -31,9 +31,10 @@ class Until(msgspec.Struct, frozen=True):
         return "the end" if self.at_ns is None else _utc(self.at_ns)
 
 
-def _utc(at_ns: int) -> str:
-    """To the second, not before it."""
-    return datetime.fromtimestamp(-(-at_ns // 10**9), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _utc(at_ns: int, *, or_before: bool = False) -> str:
+    """To the second, not before it or not after it."""
+    at_s = at_ns // 10**9 if or_before else -(-at_ns // 10**9)
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class History:
@@ -154,7 +155,8 @@ class History:
             return
         known_ns = max(position.at_ns, position.base_at_ns, self.archive.moments.get(name, 0))
         if self.until.at_ns > known_ns:
-            raise InvalidConfig(f"queue {name!r} is archived up to {_utc(known_ns)}, and {later}")
+            known = _utc(known_ns, or_before=True)
+            raise InvalidConfig(f"queue {name!r} is archived up to {known}, and {later}")
 
     def _check_holes(self) -> None:
         """Where a journal has a hole, another history is begun; one that has it in itself was not made so."""
