@@ -331,6 +331,11 @@ class BulkWriter(Protocol):
 #: Who is named as consumer by the event that says how a restored message stands.
 RESTORED = "restored"
 
+#: Under this, and the name of the required cursor, a store's state has which archive that is of.
+ARCHIVES = "penstock/archive/"
+#: What such a value ends with while all queues are archived: one that is made then is given the cursor.
+ALL_QUEUES = b" all"
+
 
 class StoredMessage(msgspec.Struct, kw_only=True, gc=False, omit_defaults=True):
     """A message and all that a store knows of it, to be put into another.

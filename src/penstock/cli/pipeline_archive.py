@@ -33,6 +33,9 @@ def archive(
         bool,
         typer.Option("--accept-gaps", help="Go on where events were removed before they were archived."),
     ] = False,
+    other_store: Annotated[
+        bool, typer.Option("--other-store", help="This store takes the place of the one that was archived.")
+    ] = False,
     unencrypted: Annotated[
         bool, typer.Option("--unencrypted", help="Archive an encrypted store: the files will not be.")
     ] = False,
@@ -54,6 +57,7 @@ def archive(
         events_per_commit=batch,
         accept_gaps=accept_gaps,
         unencrypted=unencrypted,
+        other_store=other_store,
     )
     store = store_of(session, queues, lambda ps: check_before(ps, ArchiveLog(folder), options))
     spark = started(master, store)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import unquote
 
 from penstock import errors
 from penstock.errors import PenstockError
 
 #: How Python, and Spark after it, write the last line of a traceback.
 _RAISED = re.compile(r"penstock\.[\w.]+\.(\w+): (.*)")
+#: How Spark names a Parquet file whose pages do not have their checksums, or that it cannot read at all.
+_UNREADABLE = re.compile(r"\[FAILED_READ_FILE[^]]*\] .*? file:/*(/.*?\.parquet)\b")
 
 
 @contextmanager
@@ -23,6 +26,11 @@ def translated() -> Iterator[None]:
         yield
     except (PySparkException, Py4JError) as error:
         found = _RAISED.findall(str(error))
+        if not found and (file := _UNREADABLE.search(str(error))):
+            path = unquote(file[1])
+            raise errors.StorageCorrupt(
+                f"{path} is damaged or not there; put it back from a copy of the archive"
+            ) from error
         if not found:
             raise
         raise _made(*found[-1]) from error

@@ -88,7 +88,8 @@ def chosen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[
     log = ArchiveLog(folder)
     log.commit(Commit(queues={"anew": ANEW[0], "gone": Position(began_ns=10)}), lambda _: True)
     log.commit(Commit(gone={"anew": 20, "gone": 60}), lambda _: True)
-    log.commit(Commit(queues={"anew": ANEW[1]}), lambda _: True)
+    state = log.commit(Commit(queues={"anew": ANEW[1]}), lambda _: True)
+    log.note_moments(state, {"anew": 60})
     looks = [(12, "anew", 1, 100), (17, "anew", 1, 101), (40, "anew", 2, 200), (12, "gone", 1, 100)]
     texts = [
         (at_ns, name, generation, msgspec.json.encode(QueueSettings(name=name, lease_s=lease_s)).decode())
@@ -109,7 +110,6 @@ def chosen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[
 @pytest.mark.parametrize(
     ("at_ns", "expected"),
     [
-        (9, {}),
         (10, {"anew": (1, 100), "gone": (1, 100)}),
         (19, {"anew": (1, 101), "gone": (1, 100)}),
         (20, {"gone": (1, 100)}),
@@ -135,11 +135,27 @@ def test_a_moment_before_the_base_of_a_history_is_refused_by_time_as_by_number(
             chosen(("anew",), **until)
 
 
+def test_a_moment_before_all_that_is_archived_or_after_it_is_refused(
+    chosen: Callable[..., dict[str, tuple[int, float]]],
+) -> None:
+    for until, why in (
+        ({"at_ns": 9}, "before anything that is archived"),
+        (
+            {"at_ns": 61},
+            "'anew' is archived up to 1970-01-01T00:00:00Z, and .* run penstock pipeline archive",
+        ),
+        ({"seq": 10}, "'anew' is archived up to event 9, and event 10 is later"),
+    ):
+        with pytest.raises(InvalidConfig, match=why):
+            chosen(**until)
+
+
 def test_a_deleted_queue_that_is_named_is_as_it_stood_in_the_end(
     chosen: Callable[..., dict[str, tuple[int, float]]],
 ) -> None:
     assert chosen(("gone",)) == {"gone": (1, 100)}
     assert chosen(("anew",), at_ns=25) == {"anew": (1, 101)}
+    assert chosen(("gone",), at_ns=99) == {"gone": (1, 100)}
     with pytest.raises(InvalidConfig, match="was not there at"):
         chosen(("gone",), at_ns=9)
 
@@ -171,6 +187,39 @@ def test_queues_that_were_deleted_do_not_come_back_and_those_made_later_were_not
     assert _lengths(tmp_path / "now") == {"a": 0, "b": 10, "c": 0}
     rebuilt("then", at_ns=START_NS)
     assert _lengths(tmp_path / "then") == {"a": 10, "b": 10}
+
+
+def test_a_moment_that_is_not_archived_yet_is_refused_until_it_is_though_nothing_has_happened(
+    ps: Penstock, clock: ManualClock, run: Callable[..., Archived], rebuilt: Callable[..., Rebuilt]
+) -> None:
+    queue = ps.create_queue("q", max_attempts=5)
+    queue.enqueue(b"1")
+    run()
+    clock.advance(10)
+    then_ns = clock.now_ns()
+    with pytest.raises(InvalidConfig, match="run penstock pipeline archive first"):
+        rebuilt("then", at_ns=then_ns)
+    assert run().commits == 0
+    assert rebuilt("then", at_ns=then_ns).restored == {"ready": 1}
+
+
+def test_settings_are_those_that_the_queue_had_at_the_moment_not_when_it_was_archived(
+    ps: Penstock, clock: ManualClock, run: Callable[..., Archived], folder: Path, spark: SparkSession
+) -> None:
+    ps.create_queue("q", max_attempts=1)
+    clock.advance(10)
+    ps.update_queue("q", max_attempts=2)
+    clock.advance(10)
+    run()
+    for attempts in (3, 4):
+        ps.update_queue("q", max_attempts=attempts)
+        clock.advance(10)
+    run()
+    found = [
+        History(spark, str(folder), None, Until(at_ns=START_NS + at_s * 10**9)).settings["q"].max_attempts
+        for at_s in (0, 10, 19, 20, 29, 30, 40)
+    ]
+    assert found == [1, 2, 2, 3, 3, 4, 4]
 
 
 def test_a_store_that_was_put_back_from_a_copy_has_another_history(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from penstock import InvalidConfig, ManualClock, StorageCorrupt
 from penstock.clock import SystemClock, to_ns
 from penstock.spark.archive import log as logs
+from penstock.spark.archive import merging
 from penstock.spark.archive.log import ArchiveBusy, ArchiveFile, ArchiveLog, Commit, Position
 from penstock.spark.archive.merging import clean
 
@@ -189,6 +191,77 @@ def test_what_nobody_needs_is_deleted_and_nothing_that_others_have_put_there(tmp
     assert clean(log, ManualClock(soon), keep_s=0) == 0
     assert clean(log, ManualClock(later), keep_s=0) == 3
     assert [path for path in (*left, *others) if path.exists()] == others
+
+
+def test_a_file_that_is_committed_while_others_clean_up_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, later_ns = ArchiveLog(tmp_path), SystemClock().now_ns() + to_ns(4000)
+    path = "events/queue=q/day=2026-11-16/0123456789abcdef-0000.parquet"
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).write_bytes(b"123456789")
+    looked = merging._own_files
+
+    def meanwhile(root: Path) -> list[str]:
+        found = list(looked(root))
+        _commit(ArchiveLog(root), path)
+        return found
+
+    monkeypatch.setattr(merging, "_own_files", meanwhile)
+    assert clean(log, ManualClock(later_ns), keep_s=0) == 0
+    assert (tmp_path / path).exists()
+
+
+def test_a_file_that_is_about_to_be_committed_has_another_hour(tmp_path: Path) -> None:
+    log, path = ArchiveLog(tmp_path), tmp_path / "events" / "day=2026-11-16" / "0123456789abcdef-0000.parquet"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"123456789")
+    os.utime(path, (0, 0))
+    with pytest.raises(ArchiveBusy):
+        log.commit(Commit(added=[_file(str(path.relative_to(tmp_path)))]), lambda _: False)
+    assert clean(log, SystemClock(), keep_s=0) == 0
+    assert path.exists()
+
+
+def test_a_commit_whose_number_was_taken_and_tidied_away_meanwhile_gets_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "STATE_EVERY", 3)
+    late, put = ArchiveLog(tmp_path), ArchiveLog._put
+    _commit(late, "a")
+
+    def held_up(log: ArchiveLog, path: Path, raw: bytes) -> bool:
+        monkeypatch.setattr(ArchiveLog, "_put", put)
+        others = ArchiveLog(tmp_path)
+        for number in range(8):
+            _commit(others, f"other-{number}")
+        others.tidy()
+        assert not path.exists()
+        return put(log, path, raw)
+
+    (tmp_path / "late").write_bytes(b"123456789")
+    monkeypatch.setattr(ArchiveLog, "_put", held_up)
+    state = late.commit(Commit(added=[_file("late")]), lambda _: True)
+    assert (state.number, "late" in ArchiveLog(tmp_path).read().files) == (10, True)
+
+
+def test_a_commit_that_a_state_has_in_it_already_is_not_made_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "STATE_EVERY", 3)
+    log, put = ArchiveLog(tmp_path), ArchiveLog._put
+    _commit(log, "a")
+
+    def hurried(log: ArchiveLog, path: Path, raw: bytes) -> bool:
+        monkeypatch.setattr(ArchiveLog, "_put", put)
+        made = put(log, path, raw)
+        for number in range(5):
+            _commit(ArchiveLog(tmp_path), f"other-{number}")
+        return made
+
+    monkeypatch.setattr(ArchiveLog, "_put", hurried)
+    _commit(log, "b")
+    assert (log.read().number, len(log.read().files)) == (7, 7)
 
 
 def test_a_missing_commit_is_a_gap_and_told(tmp_path: Path) -> None:

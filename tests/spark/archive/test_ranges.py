@@ -6,7 +6,7 @@ import pytest
 
 from penstock.backends.bulk import Extent
 from penstock.spark.archive.log import Position
-from penstock.spark.archive.ranges import ArchiveGap, Seen, Started, started, worlds_started
+from penstock.spark.archive.ranges import ArchiveGap, Seen, Started, after_hole, started, worlds_started
 
 #: Event 7 of message m, at 10, of a queue that was made at 1.
 WAS = Position(seq=7, at_ns=10, id="m", began_ns=1)
@@ -84,6 +84,18 @@ def test_a_gap_that_is_accepted_begins_another_history() -> None:
     begun = _started(_seen(20, 30), WAS, accept_gaps=True)
     expected = Position(generation=2, seq=19, began_ns=11, base_seq=30, base_at_ns=NOW_NS)
     assert begun == ({"q": expected}, ["q"], ["q"])
+
+
+def test_a_journal_goes_on_after_a_hole_as_another_history_that_is_known_from_now_on() -> None:
+    expected = Position(
+        generation=2, seq=7, at_ns=10, id="m", began_ns=11, base_seq=30, base_at_ns=NOW_NS, goes_on=True
+    )
+    assert after_hole(WAS, 30, NOW_NS, known=True) == expected
+
+
+def test_a_history_that_no_commit_has_is_not_followed_by_another_because_of_a_hole() -> None:
+    new = Position(began_ns=1)
+    assert after_hole(new, 30, NOW_NS, known=False) == Position(began_ns=1, base_seq=30, base_at_ns=NOW_NS)
 
 
 def test_worlds_go_on_after_what_retention_has_left() -> None:

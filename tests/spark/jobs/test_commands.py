@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import ManualClock, NewMessage
-from penstock.backends.embedded import keys
+from penstock.backends.embedded import housekeeper, keys
 from penstock.message import parse_id
 from penstock.spark.jobs.archive import archive
 from penstock.spark.jobs.auditing.run import Wanted, run
@@ -27,6 +27,8 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
     """A store in the folder that is worked in; closed, but its ids are known."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PENSTOCK_STORE", raising=False)
+    # Commands open it by the system's clock, long after all this: it stays as it is, however slow they are.
+    monkeypatch.setattr(housekeeper, "SWEEP_EVERY_S", 3600.0)
     clock = ManualClock()
     with opened(tmp_path / "penstock-data", clock) as ps:
         told = Told(ps, clock)

@@ -10,6 +10,7 @@ import msgspec
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.bulk import start_drop
 from penstock.backends.embedded.engine import Engine, Transaction
+from penstock.backends.embedded.history import open_archive_cursors
 from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.numbers import next_number
 from penstock.backends.embedded.queue_state import QueueState
@@ -198,6 +199,7 @@ class Admin:
         engine.check_catalogue()
         q = QueueState(next_number(txn), settings, engine.lock, engine.clock.now_ns())
         self._put(txn, q, settings)
+        open_archive_cursors(txn, q)
         return q
 
     def _delete(self, txn: Transaction, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.backends.bulk import ALL_QUEUES, ARCHIVES
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Meta, StateCode
@@ -43,6 +44,25 @@ def open_cursor(txn: Transaction, q: QueueState, name: str, *, required: bool) -
         row.required = row.required or required
         _put_cursor(txn, q, name, row)
     return row
+
+
+def open_archive_cursors(txn: Transaction, q: QueueState) -> None:
+    """A queue that is made where all are archived has the archive's cursor from its first event on.
+
+    An archive whose cursors were all dropped is over, whatever the state still says of it.
+    """
+    engine = txn.engine
+    prefix = keys.meta(Meta.USER_STATE, ARCHIVES.encode())
+    for key, raw in engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix)):
+        name = key[len(prefix) :]
+        if raw.endswith(ALL_QUEUES) and (not engine.queues or _is_in_use(engine, name)):
+            txn.put(keys.cursor(q.qid, name), packed(CursorRow(0, required=True)), engine.meta)
+
+
+def _is_in_use(engine: Engine, cursor: bytes) -> bool:
+    prefix = keys.meta(Meta.CURSOR)
+    rows = engine.kv.scan(engine.meta, prefix, keys.after_prefix(prefix))
+    return any(key[5:] == cursor for key, _ in rows)
 
 
 def read_cursor(engine: Engine, q: QueueState, name: str, limit: int) -> list[Event]:

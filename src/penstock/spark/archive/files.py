@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.event import Kind
+from penstock.errors import StorageCorrupt
+from penstock.event import HOLE, NOBODY, Kind
+from penstock.message import format_id
 from penstock.spark.archive.layout import (
     SOURCES,
     ArchiveTable,
@@ -125,12 +127,15 @@ class OpenFile:
         self._times_ns: list[int] = []
         self._end = 0, ""
         self._bringing = self._repaired = 0
+        self._holes: list[int] = []
         try:
             made_folder(self._whole.parent, root)
             self._sink = open(self._whole, "xb")  # noqa: SIM115  (closed by `close` or `discard`)
         except OSError as error:
             raise storage_error(error, self._whole) from error
-        self._writer = pq.ParquetWriter(self._sink, schema, compression="zstd", version="2.6")
+        self._writer = pq.ParquetWriter(
+            self._sink, schema, compression="zstd", version="2.6", write_page_checksum=True
+        )
         self._schema = schema
 
     def write(self, batch: pyarrow.RecordBatch) -> None:
@@ -174,7 +179,11 @@ class OpenFile:
         counted: Any = pc.value_counts(table["kind"])
         counts = {one["values"]: one["counts"] for one in counted.to_pylist()}
         self._bringing += counts.get(Kind.ENQUEUED, 0) + counts.get(Kind.UPDATED, 0)
-        self._repaired += counts.get(Kind.REPAIRED, 0)
+        if Kind.REPAIRED in counts:
+            self._repaired += counts[Kind.REPAIRED]
+            of_nobody = (pc.field("message_id") == format_id(NOBODY)) & (pc.field("extra") == HOLE)
+            lost: Any = table.select(["seq", "message_id", "extra"]).filter(of_nobody)["seq"].to_pylist()
+            self._holes += [*lost[:1], *lost[-1:]]
 
     def extent(self) -> dict[str, Any]:
         seqs, times_ns = self._seqs or [0], self._times_ns or [0]
@@ -187,6 +196,8 @@ class OpenFile:
             "end_id": self._end[1],
             "bringing": self._bringing,
             "repaired": self._repaired,
+            "first_hole_seq": min(self._holes, default=0),
+            "last_hole_seq": max(self._holes, default=0),
         }
 
     def close(self) -> int:
@@ -208,6 +219,24 @@ class OpenFile:
             self._writer.close()
         self._sink.close()
         self._whole.unlink(missing_ok=True)
+
+
+def damaged(path: Path, error: Exception) -> StorageCorrupt:
+    return StorageCorrupt(f"{path} cannot be read: {error}; put it back from a copy of the archive")
+
+
+def damage_of(path: Path) -> str:
+    """What is wrong with a file, all of whose pages are read; nothing of it is kept."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as opened:
+            for _ in opened.iter_batches():
+                pass
+    except (OSError, pa.ArrowException) as error:
+        return str(damaged(path, error))
+    return ""
 
 
 def write_files(

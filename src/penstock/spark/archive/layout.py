@@ -43,7 +43,7 @@ _NS_PER_DAY = 86_400 * 10**9
 _OWN = re.compile(
     rf"(?:{'|'.join(ARCHIVE_TABLES)})/(?:(?:queue|world)=[^/]+/)?day=[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}/"
     rf"[0-9a-f]{{16}}-(?:[0-9]{{4,}}|merged)\.parquet|"
-    rf"{LOG_FOLDER}/\.(?:ID|[0-9]{{20}}\.(?:json|state))\.[0-9a-f]{{32}}"
+    rf"{LOG_FOLDER}/\.(?:ID|MOMENTS|[0-9]{{20}}\.(?:json|state))\.[0-9a-f]{{32}}"
 )
 
 

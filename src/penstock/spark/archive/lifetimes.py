@@ -7,10 +7,14 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from penstock.backends.bulk import BulkReader, BulkRequest, Extent, SeqRange
+from penstock.event import HOLE, NOBODY
+from penstock.message import format_id
 from penstock.spark.archive.layout import SYSTEM_WORLD
 from penstock.spark.archive.log import Position
 
 _MADE, _DELETED = "queue_created", "queue_deleted"
+#: What a repair puts in the place of a lost entry is of this kind.
+_LOST_ENTRY = "_penstock.lost"
 
 
 class Lifetimes(NamedTuple):
@@ -53,8 +57,12 @@ def last_archived(
     extents: Mapping[str, Extent],
     known: Mapping[str, Position],
 ) -> dict[str, tuple[int, str]]:
-    """Of the last event, or entry, that was archived of each: when it was and whose, if it is still there."""
-    name_of, id_of = ("queue", "message_id") if table == "events" else ("world", "id")
+    """Of the last event, or entry, that was archived of each: when it was and whose, if it is still there.
+
+    What a repair has put in its place is not it, and not another journal's.
+    """
+    events = table == "events"
+    name_of, id_of, mark = ("queue", "message_id", "extra") if events else ("world", "id", "kind")
     seqs = {
         name: SeqRange(known[name].seq, known[name].seq + 1)
         for name, extent in extents.items()
@@ -62,10 +70,16 @@ def last_archived(
     }
     if not seqs:
         return {}
-    request = BulkRequest(table=table, names=tuple(seqs), seqs=seqs, columns=(name_of, "at_ns", id_of))
+    request = BulkRequest(table=table, names=tuple(seqs), seqs=seqs, columns=(name_of, "at_ns", id_of, mark))
     return {
         row[name_of]: (row["at_ns"], row[id_of])
         for part in reader.plan(request).partitions
         for batch in reader.read(part)
         for row in batch.to_pylist()
+        if not (is_hole(row) if events else row["kind"] == _LOST_ENTRY)
     }
+
+
+def is_hole(event: Mapping[str, object]) -> bool:
+    """Whether an event, of which `message_id` and `extra` are here, stands for one that was lost."""
+    return event["message_id"] == format_id(NOBODY) and event["extra"] == HOLE

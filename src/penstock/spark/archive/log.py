@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import uuid
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -25,6 +26,7 @@ T = TypeVar("T")
 ARCHIVE_VERSION = 1
 #: After so many commits the state is written down as a whole, so that reading it does not read all commits.
 STATE_EVERY = 50
+_MOMENTS = "MOMENTS"
 _PATTERN = frozenset("{}[]*?\\")
 #: How often a commit is tried again because others, which it does not touch, came first.
 MOST_TRIES = 100
@@ -34,7 +36,8 @@ class ArchiveFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """One Parquet file: whose rows it has, how many, and from where to where.
 
     Of events and entries, `end_at_ns` and `end_id` are those of the last (the message's, the entry's);
-    `bringing` events brought a body, and `repaired` may have, or not.
+    `bringing` events brought a body, and `repaired` may have, or not. From `first_hole_seq` to
+    `last_hole_seq`, some events only stand for others that the store has lost; 0: none does.
     """
 
     table: ArchiveTable
@@ -52,6 +55,8 @@ class ArchiveFile(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     end_id: str = ""
     bringing: int = 0
     repaired: int = 0
+    first_hole_seq: int = 0
+    last_hole_seq: int = 0
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -61,6 +66,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `began_ns`: when the queue was made, or when this history took the place of the one before; 0: not known,
     so always. `gone_ns`: when the queue was deleted; 0: it is there, or the next history says until when.
     `base_seq`, `base_at_ns`: from there on the state of the queue is known; 0: from its first event on.
+    `goes_on`: its journal is that of the history before, and begins where events of it were lost.
     """
 
     generation: int = 1
@@ -71,13 +77,14 @@ class Position(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     gone_ns: int = 0
     base_seq: int = 0
     base_at_ns: int = 0
+    goes_on: bool = False
 
 
 class Commit(msgspec.Struct, kw_only=True):
     """One step. `queues` and `worlds` have those whose position moved; `settings` checksums of changed ones.
 
     `gone` are queues that were deleted, and when; one that is in `queues` too was then made anew. `forgotten`
-    are files whose deletion is over.
+    are files whose deletion is over. `store_id` and `store_place` tell whose history it is.
     """
 
     version: int = ARCHIVE_VERSION
@@ -85,6 +92,8 @@ class Commit(msgspec.Struct, kw_only=True):
     at_ns: int = 0
     what: Literal["archive", "compact", "clean"] = "archive"
     archive_id: str = ""
+    store_id: str = ""
+    store_place: str = ""
     added: list[ArchiveFile] = []
     removed: list[str] = []
     forgotten: list[str] = []
@@ -105,6 +114,8 @@ class ArchiveState(msgspec.Struct, kw_only=True):
     number: int = 0
     at_ns: int = 0
     archive_id: str = ""
+    store_id: str = ""
+    store_place: str = ""
     files: dict[str, ArchiveFile] = {}
     removed: dict[str, int] = {}
     queues: dict[str, Position] = {}
@@ -120,6 +131,15 @@ class ArchiveState(msgspec.Struct, kw_only=True):
     def histories(self, name: str) -> list[Position]:
         """All of a queue's, the oldest first."""
         return [*self.earlier.get(name, ()), self.queues[name]]
+
+    def journal(self, name: str) -> set[int]:
+        """The generations of a queue that are of one journal, which is that of the last."""
+        found = set()
+        for position in reversed(self.histories(name)):
+            found.add(position.generation)
+            if not position.goes_on:
+                break
+        return found
 
     def after(self, commits: Iterable[Commit]) -> ArchiveState:
         """What it is with these, too; this one stays as it is, for others hold it."""
@@ -139,6 +159,8 @@ class ArchiveState(msgspec.Struct, kw_only=True):
     def _add(self, commit: Commit) -> None:
         self.number, self.at_ns = commit.number, commit.at_ns
         self.archive_id = self.archive_id or commit.archive_id
+        if commit.store_id:
+            self.store_id, self.store_place = commit.store_id, commit.store_place
         self.files.update({file.path: file for file in commit.added})
         for path in commit.removed:
             del self.files[path]
@@ -154,6 +176,21 @@ class ArchiveState(msgspec.Struct, kw_only=True):
             self.queues[name] = position
         self.worlds.update(commit.worlds)
         self.settings.update(commit.settings)
+
+
+class Moments(msgspec.Struct, kw_only=True):
+    """Up to when the archive has all that happened in each queue, which may be nothing: no commit tells.
+
+    It is of the archive after commit `number`, or later.
+    """
+
+    version: int = ARCHIVE_VERSION
+    number: int = 0
+    queues: dict[str, int] = {}
+
+    def of(self, state: ArchiveState) -> dict[str, int]:
+        """What holds of a state; of one that is older than the note, nothing."""
+        return self.queues if self.number <= state.number else {}
 
 
 class ArchiveBusy(PenstockError):
@@ -239,17 +276,37 @@ class ArchiveLog:
                 )
             commit.number, commit.at_ns = state.number + 1, self._clock.now_ns()
             commit.archive_id = self.identity()
-            if self._put(self._path(commit.number, ".json"), _encoded(commit)):
+            path = self._path(commit.number, ".json")
+            if self._put(path, _encoded(commit)):
+                if self._is_passed(commit):
+                    path.unlink(missing_ok=True)
+                    continue
                 state = state.after([commit])
                 if commit.number % STATE_EVERY == 0:
                     self._put(self._path(commit.number, ".state"), _encoded(state))
                 return state
         raise ArchiveBusy(f"the archive in {self.root} is written to by too many others; try again later")
 
+    def _is_passed(self, commit: Commit) -> bool:
+        """Whether the log went on without it: others came first, and theirs of its number is tidied away.
+
+        A state that is written down behind it was made with it only if it came at once; its files tell.
+        """
+        written = max(self._numbers(".state"), default=0)
+        if written < commit.number:
+            return False
+        state = self.read()
+        return not any(file.path in state.files or file.path in state.removed for file in commit.added)
+
     def _check_there(self, file: ArchiveFile) -> None:
-        """What a worker wrote is seen here: else its folder of this name is another one."""
+        """What a worker wrote is seen here: else its folder of this name is another one.
+
+        It is as good as new: whoever cleans up leaves it alone until it is part of the archive.
+        """
         path = self.root / file.path
         try:
+            with suppress(PermissionError):  # It is a worker's, who is somebody else.
+                os.utime(path)
             found = path.stat().st_size
         except OSError:
             found = -1
@@ -258,6 +315,19 @@ class ArchiveLog:
                 f"{path}, which a worker has written, is not here: the folder of an archive is one that the "
                 "driver and all workers share, under the same path"
             )
+
+    def moments(self) -> Moments:
+        """What was noted last. The next run tells it anew: damage is no matter."""
+        try:
+            return self._load(self._folder / _MOMENTS, Moments)
+        except (FileNotFoundError, StorageCorrupt):
+            return Moments()
+
+    def note_moments(self, state: ArchiveState, seen_ns: Mapping[str, int]) -> None:
+        """Everything of these queues up to then is in the commits. Of two at once, one is heard."""
+        known = self.moments().of(state)
+        noted = Moments(number=state.number, queues={**known, **seen_ns})
+        self._put(self._folder / _MOMENTS, _encoded(noted), replace=True)
 
     def tidy(self) -> None:
         """Delete commits that a state, written down before the last one, has in it."""
@@ -297,7 +367,7 @@ class ArchiveLog:
                 f"{path} is damaged ({error}); restore it from a copy: nothing was changed"
             ) from error
 
-    def _put(self, path: Path, raw: bytes) -> bool:
+    def _put(self, path: Path, raw: bytes, *, replace: bool = False) -> bool:
         """Durable and whole under its name, or False: somebody else has it. Never half of it."""
         unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         try:
@@ -306,7 +376,7 @@ class ArchiveLog:
                 file.write(raw)
                 file.flush()
                 os.fsync(file.fileno())
-            os.link(unfinished, path)
+            (os.replace if replace else os.link)(unfinished, path)
         except FileExistsError:
             return False
         except OSError as error:
@@ -321,7 +391,7 @@ class _Versioned(msgspec.Struct):
     version: int
 
 
-def _encoded(value: Commit | ArchiveState) -> bytes:
+def _encoded(value: Commit | ArchiveState | Moments) -> bytes:
     body = msgspec.json.encode(value)
     return body + b"\n%08x\n" % zlib.crc32(body)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.clock import Clock, to_ns
 from penstock.errors import StorageCorrupt
-from penstock.spark.archive.files import GROUP_BYTES, GROUP_ROWS, OpenFile
+from penstock.spark.archive.files import GROUP_BYTES, GROUP_ROWS, OpenFile, damaged
 from penstock.spark.archive.layout import (
     DATA_FOLDERS,
     LOG_FOLDER,
@@ -80,14 +80,14 @@ def _batches(root: Path, file: ArchiveFile) -> Iterator[pyarrow.RecordBatch]:
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(root / file.path) as opened:
+        with pq.ParquetFile(root / file.path, page_checksum_verification=True) as opened:
             rows = 0
             per_batch = max(1, min(GROUP_ROWS, file.rows * GROUP_BYTES // max(1, _size(opened))))
             for batch in opened.iter_batches(batch_size=per_batch):
                 rows += batch.num_rows
                 yield batch
-    except (OSError, pa.ArrowInvalid) as error:
-        raise StorageCorrupt(f"{root / file.path} cannot be read: {error}") from error
+    except (OSError, pa.ArrowException) as error:
+        raise damaged(root / file.path, error) from error
     if rows != file.rows:
         raise StorageCorrupt(f"{root / file.path} has {rows} rows; {file.rows} were written")
 
@@ -111,11 +111,19 @@ def clean(log: ArchiveLog, clock: Clock, keep_s: float) -> int:
 
     Whatever that is, those that no commit names have an hour: somebody may be about to name them.
     """
-    state = log.read()
     before_ns = clock.now_ns() - to_ns(keep_s)
-    old = [path for path, at_ns in state.removed.items() if at_ns <= before_ns]
     left_ns = min(before_ns, clock.now_ns() - to_ns(ORPHANS_S))
-    orphans = [path for path in _orphans(log.root, state) if _modified_ns(log.root / path) <= left_ns]
+    left = [path for path in _own_files(log.root) if _modified_ns(log.root / path) <= left_ns]
+    # Only now: what was committed since the files were looked for is not left over.
+    state = log.read()
+    old = [path for path, at_ns in state.removed.items() if at_ns <= before_ns]
+    orphans = [
+        path
+        for path in left
+        if path not in state.files
+        and path not in state.removed
+        and _modified_ns(log.root / path) <= left_ns  # Else somebody is about to commit it.
+    ]
     for path in [*old, *orphans]:
         (log.root / path).unlink(missing_ok=True)
     if old:
@@ -124,13 +132,13 @@ def clean(log: ArchiveLog, clock: Clock, keep_s: float) -> int:
     return len(old) + len(orphans)
 
 
-def _orphans(root: Path, state: ArchiveState) -> Iterator[str]:
-    """What killed writers have left: files that no commit names, and commits that came to nothing."""
+def _own_files(root: Path) -> Iterator[str]:
+    """What writers of archives have made, by path: data, and commits that came to nothing."""
     for top in (*DATA_FOLDERS, LOG_FOLDER):
         for folder, _, names in os.walk(root / top):
             for name in names:
                 path = os.path.relpath(os.path.join(folder, name), root)
-                if is_own(path) and path not in state.files and path not in state.removed:
+                if is_own(path):
                     yield path
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from penstock.backends.bulk import BulkReader, BulkRequest, Extent, Snapshot
+from penstock.backends.bulk import ALL_QUEUES, ARCHIVES, BulkReader, BulkRequest, Extent, Snapshot
 from penstock.backends.registry import release_snapshot
 from penstock.errors import BackendUnavailable, InvalidConfig, InvalidMessage
 from penstock.message import checked_name
@@ -28,8 +29,8 @@ CURSOR = "archive"
 EVENTS_PER_COMMIT = 2_000_000
 #: A snapshot that a killed job has left is deleted by the store after so long.
 SNAPSHOT_S = 900.0
-#: What the store notes under this and the name of a cursor: which archive it is of.
-MARK = "penstock/archive/"
+#: Under this the store notes what tells it from others, wherever it is copied to.
+STORE_ID = "penstock/store-id"
 #: Queues that come between a snapshot and their cursor have it looked for again.
 _MOST_LOOKS = 20
 
@@ -45,6 +46,8 @@ class ArchiveOptions(msgspec.Struct, frozen=True, kw_only=True):
     accept_gaps: bool = False
     #: The files of an archive are not encrypted: an encrypted store is archived only if this says so.
     unencrypted: bool = False
+    #: The archive is of another store: this one takes its place, and its queues begin other histories.
+    other_store: bool = False
 
 
 class Moment(NamedTuple):
@@ -62,12 +65,14 @@ class Moment(NamedTuple):
     gone: dict[str, int]
     #: How the archive stood.
     state: ArchiveState
+    store_id: str = ""
 
 
 def check_before(ps: Penstock, log: ArchiveLog, options: ArchiveOptions) -> None:
     """Refuse what cannot be archived into this folder, before anything is made in it."""
     log.check_own()
     _check_plain(ps, options)
+    _check_store(ps, options, log.read())
     _check_cursor(ps, options, log.known_identity())
     for name in options.names or ():
         ps.queue(name)
@@ -86,10 +91,11 @@ def moment_of(store: Store, options: ArchiveOptions, log: ArchiveLog) -> Iterato
         state = log.read()
         # What is refused has left no folder behind; and where none can be made, no cursors are left behind.
         archive_id = log.identity()
+        store_id = _identity(ps)
         snapshot = _taken(ps, store, options)
         try:
-            ps.state.put(MARK + options.cursor, archive_id.encode())
-            found = _looked_at(store, snapshot, options, state)
+            _register(ps, options, archive_id)
+            found = _looked_at(store, snapshot, options, state)._replace(store_id=store_id)
             _set_cursors(ps, found.begun.positions, options.cursor)
         except BaseException:
             release_snapshot(snapshot)
@@ -107,14 +113,39 @@ def _check_plain(ps: Penstock, options: ArchiveOptions) -> None:
         )
 
 
+def _identity(ps: Penstock) -> str:
+    """Made the first time that the store is archived; a copy of the store has the same."""
+    if ps.state.get(STORE_ID) is None:
+        ps.state.put(STORE_ID, uuid.uuid4().hex.encode())
+    return (ps.state.get(STORE_ID) or b"").decode()
+
+
+def _check_store(ps: Penstock, options: ArchiveOptions, state: ArchiveState) -> None:
+    """Two stores in one archive would each take the other's queues for its own, deleted or made anew."""
+    store_id = (ps.state.get(STORE_ID) or b"").decode()
+    if state.store_id in ("", store_id) or options.other_store:
+        return
+    raise InvalidConfig(
+        f"the archive is of another store, {state.store_place} (id {state.store_id}), and "
+        f"{ps.info().default.path} has {f'the id {store_id}' if store_id else 'none'}: name another folder "
+        "or, if this store takes the other's place, say --other-store"
+    )
+
+
+def _register(ps: Penstock, options: ArchiveOptions, archive_id: str) -> None:
+    """Which archive has the cursor; where that is all queues', the store gives it to new ones, too."""
+    everything = options.names is None and options.pattern is None
+    ps.state.put(ARCHIVES + options.cursor, archive_id.encode() + (ALL_QUEUES if everything else b""))
+
+
 def _check_cursor(ps: Penstock, options: ArchiveOptions, archive_id: str | None) -> None:
     """Two archives that move one cursor would let go of what the other has not read."""
     try:
         checked_name(options.cursor, "the name of a cursor")
     except InvalidMessage as error:
         raise InvalidConfig(str(error)) from None
-    known = ps.state.get(MARK + options.cursor)
-    if known is None or known.decode() == archive_id:
+    known = ps.state.get(ARCHIVES + options.cursor)
+    if known is None or known.removesuffix(ALL_QUEUES).decode() == archive_id:
         return
     having = cursor_positions(ps, [settings.name for settings in ps.queues()], options.cursor)
     if having:

@@ -86,6 +86,22 @@ def _begun(seen: Seen, was: Position | None, at_ns: int) -> Position:
     )
 
 
+def after_hole(was: Position, last_seq: int, at_ns: int, *, known: bool) -> Position:
+    """Where a journal goes on with events that only stand for lost ones: no event says what those did.
+
+    So another history begins, unless none has that would be `known` to the archive: from how the queue stands
+    after its last event, at this moment.
+    """
+    return msgspec.structs.replace(
+        was,
+        generation=was.generation + known,
+        began_ns=max(was.began_ns, was.at_ns) + 1 if known else was.began_ns,
+        base_seq=last_seq,
+        base_at_ns=at_ns,
+        goes_on=was.goes_on or known,
+    )
+
+
 def worlds_started(seen: Mapping[str, Seen], known: Mapping[str, Position]) -> dict[str, Position]:
     """The same for worlds, which have no cursors: what retention has removed is passed over."""
     positions = {}

@@ -22,6 +22,7 @@ from penstock.spark.archive.files import Reading, write_files
 from penstock.spark.archive.layout import SOURCES, ArchiveTable
 from penstock.spark.archive.log import ArchiveFile, ArchiveLog, ArchiveState, Commit
 from penstock.spark.archive.moment import ArchiveOptions, Moment, moment_of
+from penstock.spark.archive.ranges import after_hole
 from penstock.spark.failures import translated
 from penstock.spark.jobs.watch import Progress
 from penstock.spark.offsets import advanced
@@ -38,7 +39,8 @@ Spans = dict[str, tuple[int, int]]
 class Archived(msgspec.Struct, kw_only=True):
     """What a run has done. `bodies_missing` had left the store before the archive was begun.
 
-    `anew`: queues that are not those that were archived, and have another history now; `gone`: deleted ones.
+    `anew`: queues that are not those that were archived, or whose journal has a hole since, and have another
+    history now; `gone`: deleted ones.
     """
 
     commits: int = 0
@@ -134,37 +136,83 @@ class _Run:
         self._state = moment.state
         self._queues = dict(moment.begun.positions)
         self._worlds = dict(moment.world_positions)
+        #: Queues whose state is to be archived, for no events say it.
+        self._based = list(moment.begun.based)
+        #: Of journals that have a hole, the last event before it.
+        self._before_holes: dict[str, int] = {}
         self._done = Archived(anew=moment.begun.anew, gone=sorted(set(moment.gone) - set(moment.queues)))
 
     def run(self, told: Progress | None) -> Archived:
-        moment, limit = self._moment, self._options.events_per_commit
+        moment = self._moment
         total = sum(extent.last_seq - self._queues[name].seq for name, extent in moment.queues.items())
         first = True
         while True:
-            at = {name: position.seq for name, position in self._queues.items()}
-            world_at = {name: position.seq for name, position in self._worlds.items()}
-            queues = _spans(at, advanced(at, moment.queues, limit))
-            worlds = _spans(world_at, advanced(world_at, moment.worlds, limit))
+            self._begin_after_holes()
+            queues, worlds = self._due()
             if not first and not queues and not worlds:
                 break
             commit = self._archived(queues, worlds, first=first)
+            if commit is None:
+                continue
             if commit.added or commit.queues or commit.gone:
                 self._commit(commit)
                 if told is not None:
                     told("archiving events", self._done.events, total)
             first = False
+        self._note_moment()
         self._done.positions = {name: position.seq for name, position in self._queues.items()}
         return self._done
 
-    def _archived(self, queues: Spans, worlds: Spans, *, first: bool) -> Commit:
-        """Files of these parts of the journals, durable, and counted: not yet part of the archive."""
-        commit = Commit(gone=self._moment.gone if first else {})
+    def _note_moment(self) -> None:
+        """Up to this moment everything is archived, also of queues in which nothing has happened."""
+        if self._state.number:
+            extents, at_ns = self._moment.queues, self._moment.snapshot.at_ns
+            whole = [name for name, at in self._queues.items() if at.seq == extents[name].last_seq]
+            self._log.note_moments(self._state, dict.fromkeys(whole, at_ns))
+
+    def _due(self) -> tuple[Spans, Spans]:
+        """What comes next of queues and of worlds; of the former, nothing beyond the next hole."""
+        limit = self._options.events_per_commit
+        at = {name: position.seq for name, position in self._queues.items()}
+        ends = advanced(at, self._moment.queues, limit)
+        ends = {name: min(end, self._before_holes.get(name, end)) for name, end in ends.items()}
+        world_at = {name: position.seq for name, position in self._worlds.items()}
+        return _spans(at, ends), _spans(world_at, advanced(world_at, self._moment.worlds, limit))
+
+    def _begin_after_holes(self) -> None:
+        """Histories of queues that are archived up to a hole: what is behind it is another one."""
+        for name, stop in list(self._before_holes.items()):
+            if self._queues[name].seq < stop:
+                continue
+            del self._before_holes[name]
+            was, before, moment = self._queues[name], self._state.queues.get(name), self._moment
+            known = before is not None and before.generation == was.generation
+            last_seq, at_ns = moment.queues[name].last_seq, moment.snapshot.at_ns
+            self._queues[name] = after_hole(was, last_seq, at_ns, known=known)
+            self._based.append(name)
+            if known:
+                self._done.anew.append(name)
+
+    def _archived(self, queues: Spans, worlds: Spans, *, first: bool) -> Commit | None:
+        """Files of these parts of the journals, durable, and counted: not yet part of the archive.
+
+        None: there are holes, which are known now; what was written is thrown away.
+        """
+        commit = Commit(
+            gone=self._moment.gone if first else {},
+            store_id=self._moment.store_id,
+            store_place=self._store.url,
+        )
         wanted: dict[ArchiveTable, Spans] = {"events": queues, "bodies": queues, "entries": worlds}
-        if first:  # How messages stood where history has no beginning: no event says it.
-            wanted["base"] = dict.fromkeys(self._moment.begun.based, (0, 0))
+        if self._based:  # How messages stood where history has no beginning: no event says it.
+            wanted["base"] = dict.fromkeys(self._based, (0, 0))
         commit.added = self._written(wanted)
         events = [file for file in commit.added if file.table == "events"]
         _check_whole(events, queues)
+        if self._find_holes(events):
+            for file in commit.added:
+                (self._log.root / file.path).unlink(missing_ok=True)
+            return None
         for name, (_, last) in queues.items():
             end = next(one for one in events if _ends(one, name, last))
             commit.queues[name] = msgspec.structs.replace(
@@ -175,10 +223,20 @@ class _Run:
             commit.worlds[name] = msgspec.structs.replace(
                 self._worlds[name], seq=last, at_ns=end.end_at_ns, id=end.end_id
             )
-        if first:
-            self._add_queues(commit)
+        self._add_queues(commit)
         self._count(commit)
         return commit
+
+    def _find_holes(self, events: Iterable[ArchiveFile]) -> bool:
+        """Whether there are any that no base makes up for. Too rare for reading journals in advance."""
+        found: dict[str, int] = {}
+        for file in events:
+            base_seq = self._queues[file.name].base_seq
+            if file.last_hole_seq > base_seq:
+                stop = max(file.first_hole_seq - 1, base_seq, self._queues[file.name].seq)
+                found[file.name] = min(stop, found.get(file.name, stop))
+        self._before_holes.update(found)
+        return bool(found)
 
     def _add_queues(self, commit: Commit) -> None:
         """Those that are new, though nothing has happened in them, and the settings that have changed."""
@@ -250,6 +308,7 @@ class _Run:
         self._state = self._log.commit(commit, still_good)
         self._queues.update(commit.queues)
         self._worlds.update(commit.worlds)
+        self._based.clear()
         self._done.commits += 1
         # Only now: what the cursors let go is in files that are on disk and part of the archive.
         with self._store.open() as ps:

@@ -16,6 +16,7 @@ from penstock.spark.archive.layout import ArchiveTable
 from penstock.spark.archive.log import ArchiveFile, Position
 from penstock.spark.archive.reading import Archive
 from penstock.spark.jobs.as_stored import of_history
+from penstock.spark.jobs.lives import IS_HOLE
 
 
 class Until(msgspec.Struct, frozen=True):
@@ -30,9 +31,10 @@ class Until(msgspec.Struct, frozen=True):
         return "the end" if self.at_ns is None else _utc(self.at_ns)
 
 
-def _utc(at_ns: int) -> str:
-    """To the second, not before it."""
-    return datetime.fromtimestamp(-(-at_ns // 10**9), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _utc(at_ns: int, *, or_before: bool = False) -> str:
+    """To the second, not before it or not after it."""
+    at_s = at_ns // 10**9 if or_before else -(-at_ns // 10**9)
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class History:
@@ -53,11 +55,14 @@ class History:
         self._spark = spark
         #: Of each queue the history that counts.
         self.positions = self._all() if queues is None else self._named(queues)
+        self._check_begun()
         for name, position in self.positions.items():
             self._check_known(name, position)
+            self._check_archived(name, position)
         self.settings = self._settings()
         #: Of each queue its last event at the moment.
         self.ends = self._ends()
+        self._check_holes()
 
     def table(self, table: ArchiveTable, names: Collection[str] | None = None) -> DataFrame:
         """Rows of the generations that count."""
@@ -76,8 +81,7 @@ class History:
         With `ends`, of these queues alone, and each up to that event.
         """
         ends = self.ends if ends is None else ends
-        known = [(name, self.positions[name].base_seq, end) for name, end in ends.items()]
-        spans = self._spark.createDataFrame(known, "queue string, base_seq long, end_seq long")
+        spans = self._spans(ends)
         fifo = [name for name in ends if self.settings[name].fifo]
         events = self.table("events", ends)
         found = of_history(events, self.table("bodies", ends), self.table("base", ends), spans, fifo)
@@ -86,6 +90,10 @@ class History:
         return found.join(_replaced(events, spans), ["queue", "id"], "left").withColumn(
             "newer", fn.coalesce(fn.col("replaced_seq") <= fn.col("read_seq"), fn.lit(False))
         )
+
+    def _spans(self, ends: Mapping[str, int]) -> DataFrame:
+        known = [(name, self.positions[name].base_seq, end) for name, end in ends.items()]
+        return self._spark.createDataFrame(known, "queue string, base_seq long, end_seq long")
 
     def _all(self) -> dict[str, Position]:
         found = {name: self._begun(name) for name in sorted(self.archive.state.queues)}
@@ -124,7 +132,54 @@ class History:
         if (seq is not None and seq < base_seq) or (at_ns is not None and at_ns < position.base_at_ns):
             raise InvalidConfig(
                 f"how queue {name!r} stood at {self.until} is not known: when it was archived, events had "
-                f"been removed; it is known from event {base_seq} on, {_utc(position.base_at_ns)}"
+                f"been removed or lost; it is known from event {base_seq} on, {_utc(position.base_at_ns)}"
+            )
+
+    def _check_begun(self) -> None:
+        """There may have been no queues at a moment; but before all of them, nobody knows."""
+        histories = [one for name in self.archive.state.queues for one in self.archive.state.histories(name)]
+        first_ns = min((one.began_ns for one in histories), default=0)
+        if self.until.at_ns is not None and self.until.at_ns < first_ns:
+            raise InvalidConfig(
+                f"{self.until} is before anything that is archived; the first queue was made at "
+                f"{_utc(first_ns)}"
+            )
+
+    def _check_archived(self, name: str, position: Position) -> None:
+        """What is not archived yet may have happened before the moment. Of a queue that is gone, all is."""
+        later = f"{self.until} is later; run penstock pipeline archive first"
+        if self.until.seq is not None and self.until.seq > position.seq:
+            raise InvalidConfig(f"queue {name!r} is archived up to event {position.seq}, and {later}")
+        is_last = position.generation == self.archive.state.queues[name].generation
+        if self.until.at_ns is None or position.gone_ns or not is_last:
+            return
+        known_ns = max(position.at_ns, position.base_at_ns, self.archive.moments.get(name, 0))
+        if self.until.at_ns > known_ns:
+            known = _utc(known_ns, or_before=True)
+            raise InvalidConfig(f"queue {name!r} is archived up to {known}, and {later}")
+
+    def _check_holes(self) -> None:
+        """Where a journal has a hole, another history is begun; one that has it in itself was not made so."""
+        files = [
+            file
+            for file in self._files("events", self.positions)
+            if file.repaired
+            and file.last_seq > self.positions[file.name].base_seq
+            and file.first_seq <= self.ends[file.name]
+        ]
+        if not files:
+            return
+        lost = (
+            self.archive.read("events", files)
+            .where(IS_HOLE)
+            .join(fn.broadcast(self._spans(self.ends)), "queue")
+        )
+        counting = lost.where("seq > base_seq AND seq <= end_seq")
+        for name, seq in counting.groupBy("queue").agg(fn.min("seq")).sort("queue").take(1):
+            raise InvalidConfig(
+                f"how queue {name!r} stood at {self.until} is not known: event {seq} was lost before it was "
+                f"archived; it is known up to event {seq - 1}: rebuild that with --until-seq, or archive the "
+                "store into another folder"
             )
 
     def _ends(self) -> dict[str, int]:
@@ -151,13 +206,25 @@ class History:
         return ends
 
     def _settings(self) -> dict[str, QueueSettings]:
-        """As they were last archived before the moment, or else first: the queue is older than that look."""
+        """As they were last given to the queue before the moment, or seen.
+
+        If neither was, as they were seen first: the queue is older than that look.
+        """
         found: dict[str, str] = {}
-        for at_ns, name, generation, text in self.archive.settings():
-            position = self.positions.get(name)
-            if position is None or position.generation != generation:
-                continue
-            if name not in found or self.until.at_ns is None or at_ns <= self.until.at_ns:
+        until_ns = self.until.at_ns
+        looks = [
+            (at_ns, name, text)
+            for at_ns, name, generation, text in self.archive.settings()
+            if name in self.positions and self.positions[name].generation == generation
+        ]
+        given = [
+            one
+            for one in (self.archive.administration(until_ns) if until_ns is not None else [])
+            if one[1] in self.positions and one[0] >= self.positions[one[1]].began_ns
+        ]
+        # At one time, what was given is what a look saw, or came after it.
+        for at_ns, name, text in sorted([*looks, *given], key=lambda one: one[0]):
+            if name not in found or until_ns is None or at_ns <= until_ns:
                 found[name] = text
         return {name: msgspec.json.decode(found[name], type=QueueSettings) for name in self.positions}
 
