@@ -28,7 +28,7 @@ from penstock.spark.jobs.audit import (
 from penstock.spark.jobs.auditing.contents import checked
 from penstock.spark.jobs.auditing.findings import SCHEMA
 from penstock.spark.jobs.inputs import Columns
-from penstock.spark.jobs.lives import extents
+from penstock.spark.jobs.lives import READ_COLUMNS, extents
 from penstock.spark.store import Store
 from penstock.tables import TABLES
 
@@ -39,6 +39,8 @@ _OF_STORE: Columns = {
     "entries": ENTRY_COLUMNS,
 }
 _OF_ARCHIVE: Columns = {"events": EVENT_COLUMNS, "bodies": BODY_COLUMNS, "entries": ENTRY_COLUMNS}
+#: Its queues may have been archived up to different moments, which its rows tell.
+_OF_ARCHIVE_ALONE: Columns = {"events": (*EVENT_COLUMNS, *READ_COLUMNS), "entries": ENTRY_COLUMNS}
 
 
 class Wanted(NamedTuple):
@@ -73,8 +75,7 @@ def run(spark: SparkSession, wanted: Wanted) -> Audited:
 def _tables(spark: SparkSession, wanted: Wanted, rejects: str) -> Iterator[dict[str, DataFrame]]:
     store, archive, queues = wanted.store, wanted.archive, wanted.queues
     if store is None:
-        archived = inputs.of_archive(spark, archive or "", _OF_ARCHIVE, queues)
-        yield {name: rows for name, rows in archived.tables.items() if name != "bodies"}
+        yield inputs.of_archive(spark, archive or "", _OF_ARCHIVE_ALONE, queues).tables
     elif archive is None:
         with inputs.of_store(spark, store, _OF_STORE, queues, rejects) as live:
             yield live.tables
