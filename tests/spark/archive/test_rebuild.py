@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock import InvalidConfig, ManualClock, NewMessage, Penstock, Queue, QueueNotFound
+from penstock import InvalidConfig, ManualClock, NewMessage, Penstock, Queue, QueueNotFound, Unsupported
 from penstock.journal import UserState
 from penstock.spark.archive.moment import ArchiveOptions
 from penstock.spark.jobs import copy as copying
@@ -505,6 +505,34 @@ def test_each_difference_is_found_and_named(
     assert named[ids[4]] == ("differing", ["attempts"])
     assert (found.missing_right, found.missing_left, found.differing) == (1, 1, 39)
     assert (found.left, found.right, found.same) == (40, 40, False)
+
+
+def test_queues_are_compared_with_their_settings_though_nothing_is_in_them(
+    spark: SparkSession, ps: Penstock, tmp_path: Path, compared: Callable[..., Verified]
+) -> None:
+    ps.create_queue("dead")
+    ps.create_queue("q", dead_letter="dead")
+    copy(spark, Store(place(ps)), Store(str(tmp_path / "copy")), ("q",))
+    assert compared("store", "copy", queues=("q",)).same, "what cannot be carried over does not differ"
+    ps.update_queue("q", max_attempts=1)
+    with penstock.open(tmp_path / "copy") as copied:
+        copied.create_queue("more")
+    found = compared("store", "copy")
+    assert (found.same, found.queues_differing, found.differing) == (False, 3, 0)
+    assert [(one.queue, one.id, one.what, one.columns) for one in found.differences] == [
+        ("dead", "", "missing_right", []),
+        ("more", "", "missing_left", []),
+        ("q", "", "differing", ["max_attempts"]),
+    ]
+
+
+def test_a_store_in_memory_is_refused_before_anything_is_made_of_it(
+    spark: SparkSession, ps: Penstock, archived: Callable[..., Archived], folder: str
+) -> None:
+    ps.create_queue("q").enqueue(b"x")
+    archived()
+    with pytest.raises(Unsupported, match="which memory lacks; backends that have it: rocksdb"):
+        rebuild(spark, folder, Store("memory:"))
 
 
 def test_a_store_has_no_earlier_moment(tmp_path: Path, ps: Penstock) -> None:
