@@ -139,6 +139,30 @@ def test_what_is_submitted_counts_and_the_rest_is_set(driver: None, tmp_path: Pa
     assert done.stdout.split() == ["Europe/Berlin", "penstock", "true"]
 
 
+UNFOUND = """
+import sys, penstock, penstock.spark
+with penstock.open(sys.argv[1]) as ps:
+    ps.create_queue("q")
+spark = penstock.spark.session(master="local[1]")
+print(spark.read.format("penstock").load(sys.argv[1], table="queues").count())
+"""
+
+
+@pytest.mark.soak
+def test_the_source_is_there_though_spark_has_not_found_it(driver: None, tmp_path: Path) -> None:
+    """As after the Python was killed that Spark had look for it."""
+    (tmp_path / "pyspark_penstock.py").write_text("raise ImportError")
+    done = subprocess.run(
+        [sys.executable, "-c", UNFOUND, str(tmp_path / "store")],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
+
+
 def test_a_session_that_runs_with_what_does_not_do_is_refused(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:

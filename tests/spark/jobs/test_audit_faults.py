@@ -13,9 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import ManualClock
+from penstock.event import HOLE
 from penstock.spark.jobs.audit import EVENT_COLUMNS, audit, summary
 from penstock.spark.jobs.auditing.findings import KINDS
 from penstock.spark.jobs.lives import extents
+from penstock.spark.jobs.states import NOBODY_ID
 from tests.spark.jobs.histories import Told, opened
 from tests.spark.jobs.stored import Row, Tables, changed, frames, renamed, tables_of, together
 
@@ -310,6 +312,14 @@ def test_what_an_archive_has_not_come_to_yet_is_not_missed(
         read = read.selectExpr("*", last, f"{at_ns + read_later_s * 10**9} AS read_at_ns")
     found = {(one.kind, one.message_id) for one in audit(read).collect()}
     assert found == ({("lost", sound.ids["died"])} if lost else set())
+
+
+def test_what_is_in_a_hole_is_not_missed(spark: SparkSession, sound: Store) -> None:
+    """A repair has put it where the frame was that had a dead letter come; it has the time of the repair."""
+    came = _event("died", "enqueued", queue="dead")
+    hole = _with(came, message_id=NOBODY_ID, kind="repaired", extra=HOLE, at_ns=lambda at_ns: at_ns + 10**9)
+    events = changed(sound.tables["events"], lambda rows: hole(sound, rows))
+    assert audit(frames(spark, {"events": events})["events"]).collect() == []
 
 
 def test_a_summary_counts_and_lists(spark: SparkSession, sound: Store) -> None:

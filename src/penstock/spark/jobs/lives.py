@@ -11,7 +11,8 @@ from penstock.spark.jobs.states import AFTER, GONE, NOBODY_ID, UNKNOWN
 #: The events of a message, in order.
 IN_ORDER = "OVER (PARTITION BY queue, message_id ORDER BY seq)"
 
-_HOLE = f"message_id = '{NOBODY_ID}' AND extra = '{HOLE}'"
+#: An event that stands for one that the store has lost.
+IS_HOLE = f"message_id = '{NOBODY_ID}' AND extra = '{HOLE}'"
 #: Later than anything that happened.
 _EVER_NS = 2**63 - 1
 #: What an archive adds to its rows: up to which event, and when, their queue was read.
@@ -36,9 +37,9 @@ def extents(events: DataFrame, queues: DataFrame | None = None) -> DataFrame:
     found = events.groupBy("queue").agg(
         fn.expr("min(seq) AS min_seq"),
         fn.expr("max(seq) AS max_seq"),
-        fn.expr(f"max(CASE WHEN {_HOLE} THEN seq END) AS hole_seq"),
+        fn.expr(f"max(CASE WHEN {IS_HOLE} THEN seq END) AS hole_seq"),
         fn.expr(
-            f"coalesce(max_by(at_ns, CASE WHEN {_HOLE} THEN seq END), min_by(at_ns, seq)) AS first_at_ns"
+            f"coalesce(max_by(at_ns, CASE WHEN {IS_HOLE} THEN seq END), min_by(at_ns, seq)) AS first_at_ns"
         ),
         fn.expr(f"max({last}).at_ns AS reached_ns"),
         fn.expr("count(*) AS events"),
