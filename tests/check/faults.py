@@ -186,6 +186,13 @@ def _(raw: Raw) -> None:
     raw.put("state", key, flipped(value, 4, 5))
 
 
+@fault("a state row counts attempts of a message that was never leased", "fold_differs")
+def _(raw: Raw) -> None:
+    delayed = _is(raw, "jobs", StateCode.DELAYED)
+    key, value = raw.row("state", lambda key, value: delayed(key, value) and not decode_state(value).attempts)
+    raw.put("state", key, flipped(value, 4, 5))
+
+
 @fault("a body is missing", "body_missing", "ready_stray", "counters_differ", lost=1)
 def _(raw: Raw) -> None:
     key = _fresh(raw)[0]

@@ -13,9 +13,10 @@ from pyspark.sql import SparkSession
 import penstock
 import penstock.spark
 from penstock import InvalidConfig, NewMessage, QueueNotFound
+from penstock.backends.bulk import ARCHIVES
 from penstock.cli import spark as spark_of_cli
 from penstock.spark.archive.log import ArchiveLog, Commit, Position
-from penstock.spark.archive.moment import MARK, ArchiveOptions
+from penstock.spark.archive.moment import ArchiveOptions
 from penstock.spark.jobs.archive import archive
 from penstock.spark.session import QUICK
 from penstock.spark.store import Store
@@ -97,7 +98,7 @@ def test_an_archive_that_is_refused_leaves_neither_folder_nor_cursor(
 ) -> None:
     with penstock.open(cli.store) as ps:
         ps.queue("orders").cursor("archive", required=True)
-        ps.state.put(MARK + "archive", b"another")
+        ps.state.put(ARCHIVES + "archive", b"another")
     with pytest.raises(error):
         archive(cast(SparkSession, None), Store(str(cli.store)), "new", options)
     assert not Path("new").exists()

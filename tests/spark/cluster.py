@@ -128,14 +128,15 @@ class Cluster:
 
 
 def hiding(folder: Path) -> list[str]:
-    """The start of a command line: what follows runs where the folder is empty, whoever looks."""
-    script = 'mount -t tmpfs none "$0" && exec "$@"'
-    return ["unshare", "--map-root-user", "--mount", "sh", "-c", script, str(folder)]
+    """The start of a command line: what follows runs where the folder is empty, whoever looks.
 
-
-def can_hide(folder: Path) -> bool:
-    """Whether this machine lets a process have its own view of the file system."""
-    try:
-        return subprocess.run([*hiding(folder), "true"], capture_output=True, check=False).returncode == 0
-    except OSError:
-        return False
+    As root, in a namespace for mounts; as anybody else, with one for users, in which they are root.
+    """
+    script, said = 'mount -t tmpfs none "$0" && exec "$@"', ""
+    for options in (["--mount"], ["--map-root-user", "--mount"]):
+        command = ["unshare", *options, "sh", "-c", script, str(folder)]
+        tried = subprocess.run([*command, "true"], capture_output=True, text=True, check=False)
+        if tried.returncode == 0:
+            return command
+        said += tried.stderr
+    raise AssertionError(f"no process may have its own view of the file system here: {said}")

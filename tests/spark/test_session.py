@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import penstock.spark
 from penstock.errors import BackendNotInstalled, InvalidConfig
 from penstock.spark.java import java_home
-from penstock.spark.session import DEFAULTS, NEEDED, _of_local
+from penstock.spark.session import DEFAULTS, GIB, NEEDED, _heap_gib, _of_local
 from tests.spark import quick
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +50,23 @@ def test_a_local_master_cuts_work_into_as_many_parts_as_its_cores_can_use(master
     assert _of_local(master)["spark.sql.shuffle.partitions"] == str(parts)
     every = int(_of_local("local[*]")["spark.sql.shuffle.partitions"])
     assert every == min(200, max(16, 4 * (os.cpu_count() or 1)))
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory_gib", "heap_gib"), [(2, 24, 3), (2, 8, 2), (2, 1, 1), (8, 64, 9), (64, 512, 16)]
+)
+def test_java_gets_more_where_more_runs_at_the_same_time_and_there_is_more(
+    cores: int, memory_gib: int, heap_gib: int
+) -> None:
+    assert _heap_gib(cores, memory_gib * GIB) == heap_gib
+
+
+def test_what_java_was_given_by_others_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    monkeypatch.delenv("SPARK_DRIVER_MEMORY", raising=False)
+    assert "spark.driver.memory" in _of_local("local[2]")
+    (tmp_path / "spark-defaults.conf").write_text("spark.driver.memory 2g\n")
+    assert "spark.driver.memory" not in _of_local("local[2]")
 
 
 def test_what_the_user_sets_counts(spark: SparkSession) -> None:
@@ -120,6 +137,30 @@ def test_what_is_submitted_counts_and_the_rest_is_set(driver: None, tmp_path: Pa
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["Europe/Berlin", "penstock", "true"]
+
+
+UNFOUND = """
+import sys, penstock, penstock.spark
+with penstock.open(sys.argv[1]) as ps:
+    ps.create_queue("q")
+spark = penstock.spark.session(master="local[1]")
+print(spark.read.format("penstock").load(sys.argv[1], table="queues").count())
+"""
+
+
+@pytest.mark.soak
+def test_the_source_is_there_though_spark_has_not_found_it(driver: None, tmp_path: Path) -> None:
+    """As after the Python was killed that Spark had look for it."""
+    (tmp_path / "pyspark_penstock.py").write_text("raise ImportError")
+    done = subprocess.run(
+        [sys.executable, "-c", UNFOUND, str(tmp_path / "store")],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "1"), done.stderr
 
 
 def test_a_session_that_runs_with_what_does_not_do_is_refused(

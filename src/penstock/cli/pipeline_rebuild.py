@@ -165,9 +165,10 @@ def _told(session: Session, found: Verified) -> Exit:
     if found.same:
         session.out.say(f"{found.left:,} messages: no difference")
         return Exit.DONE
+    queues = f"; {found.queues_differing:,} queues differ" if found.queues_differing else ""
     session.out.say(
         f"{found.left:,} and {found.right:,} messages: {found.missing_right:,} only left, "
-        f"{found.missing_left:,} only right, {found.differing:,} differ"
+        f"{found.missing_left:,} only right, {found.differing:,} differ{queues}"
     )
     return Exit.DAMAGED
 

@@ -9,7 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,6 +45,12 @@ QUICK = {
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m",
     "spark.sql.shuffle.partitions": "4",
 }
+#: What Java may use there, of which Spark's own default is 1 GiB whatever there is: a task that has a payload
+#: of 64 MiB in its hands, the largest that there is, needs most of one. At most a part of the machine's.
+GIB = 1024**3
+MOST_HEAP_GIB = 16
+PART_OF_MEMORY = 4
+HEAP = "spark.driver.memory"
 LOOPBACK = "127.0.0.1"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
@@ -85,6 +91,8 @@ def session(app_name: str = "penstock", master: str | None = None, **conf: objec
     else:
         spark = _started(app_name, master or "", DEFAULTS | given)
     _check_running(spark)
+    if fresh:
+        _register(spark)
     if fresh and not is_local(str(spark.sparkContext.master)):
         check_workers(spark)
     return spark
@@ -94,6 +102,15 @@ def is_running() -> bool:
     from pyspark import SparkContext
 
     return SparkContext._active_spark_context is not None
+
+
+def _register(spark: SparkSession) -> None:
+    """Spark finds the source by itself, too; it looks once, by a Python of its own, and if that one is killed
+    the session never knows of it.
+    """
+    from penstock.spark.source import PenstockSource
+
+    spark.dataSource.register(PenstockSource)
 
 
 def is_local(master: str) -> bool:
@@ -153,11 +170,34 @@ def _of_local(master: str) -> dict[str, str]:
     cores = re.match(r"local\[(\d+)", master)
     count = int(cores[1]) if cores else os.cpu_count() or 1 if "[" in master else 1
     parts = min(MOST_PARTS, max(FEWEST_PARTS, PARTS_PER_CORE * count))
-    return {
+    conf = {
         "spark.driver.host": LOOPBACK,
         "spark.driver.bindAddress": LOOPBACK,
         "spark.sql.shuffle.partitions": str(parts),
     }
+    return conf if _heap_is_set() else {**conf, HEAP: f"{_heap_gib(count, _memory_bytes())}g"}
+
+
+def _heap_gib(cores: int, memory_bytes: int) -> int:
+    """One for each task at a time, and one for all else; an unused one costs nothing."""
+    return max(1, min(cores + 1, MOST_HEAP_GIB, memory_bytes // PART_OF_MEMORY // GIB))
+
+
+def _memory_bytes() -> int:
+    """What this process may use: a container may have less than its machine."""
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # Not on this system, or without a limit, which is the word `max`.
+        memory_bytes = min(memory_bytes, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return memory_bytes
+
+
+def _heap_is_set() -> bool:
+    """Whether somebody has told this Spark, by a variable or its file of defaults."""
+    if os.environ.get("SPARK_DRIVER_MEMORY") or "driver" in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
+        return True
+    with suppress(OSError):
+        return HEAP in Path(_conf_folder(), "spark-defaults.conf").read_text()
+    return False
 
 
 def _got(app_name: str, master: str | None, conf: dict[str, str]) -> SparkSession:
@@ -190,10 +230,14 @@ def _check_running(spark: SparkSession) -> None:
 
 def _has_logging() -> bool:
     """Whether somebody has told this Spark how to log."""
+    folder = _conf_folder()
+    return any(Path(folder, f"log4j2.{kind}").exists() for kind in ("properties", "xml", "yaml", "json"))
+
+
+def _conf_folder() -> str:
     from pyspark.find_spark_home import _find_spark_home
 
-    folder = os.environ.get("SPARK_CONF_DIR") or os.path.join(_find_spark_home(), "conf")
-    return any(Path(folder, f"log4j2.{kind}").exists() for kind in ("properties", "xml", "yaml", "json"))
+    return os.environ.get("SPARK_CONF_DIR") or os.path.join(_find_spark_home(), "conf")
 
 
 @cache

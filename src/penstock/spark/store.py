@@ -15,7 +15,7 @@ from penstock import penstock as facade
 from penstock.backends.bulk import BulkReader, Snapshot
 from penstock.backends.registry import check_config, missing_stores, open_reader, release_snapshot
 from penstock.config import Config, StorageSettings
-from penstock.errors import BackendUnavailable, InvalidConfig
+from penstock.errors import BackendUnavailable, InvalidConfig, Unsupported
 from penstock.keyring import configured_keys
 from penstock.penstock import Penstock
 
@@ -55,12 +55,21 @@ class Store(msgspec.Struct, frozen=True):
         """
         for path in missing_stores(self._config()):
             raise BackendUnavailable(f"there is no store in {path}; check option url")
-        with self.open_or_make() as ps:
+        with self._opened() as ps:
             yield ps
 
     @contextmanager
     def open_or_make(self) -> Iterator[Penstock]:
-        """The same, where it need not exist yet."""
+        """The same, where it need not exist yet, for tasks to write to: they open it each by itself."""
+        settings = self._config().default
+        if isinstance(settings, StorageSettings) and settings.engine == "memory":
+            what = "a store that tasks of Spark write to, each of them in a process of its own,"
+            raise Unsupported(what, "persistence", "memory", ("rocksdb",))
+        with self._opened() as ps:
+            yield ps
+
+    @contextmanager
+    def _opened(self) -> Iterator[Penstock]:
         with facade.open(msgspec.structs.replace(self._config(), queues={})) as ps:
             yield ps
 

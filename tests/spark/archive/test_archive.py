@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import penstock
@@ -335,8 +336,10 @@ def test_following_goes_on_after_what_passes_and_ends_with_what_does_not(
     def following() -> Archived:
         return job.follow(None, Store("s"), str(folder), every_s=0, stop=stop)  # type: ignore[arg-type]
 
-    outcomes += [Archived(events=2), unavailable, Archived(events=3)]
+    lost = PySparkException("Job aborted: Python worker exited unexpectedly (crashed)")
+    outcomes += [Archived(events=2), unavailable, lost, Archived(events=3)]
     assert following().events == 5
+    assert "archiving will be tried again: Spark has lost a worker" in caplog.text
     assert "archiving will be tried again: the owner is gone" in caplog.text
     stop.clear()
     outcomes += [Archived(), ArchiveGap("a gap")]

@@ -80,6 +80,7 @@ def test_a_queue_goes_through_all_of_them(spark: SparkSession, cli: Cli, tmp_pat
         (("rebuild", "none", "new", "--until-seq", "3"), 2, "name it with --queue"),
         (("replay", "r", "nowhere"), 1, "queue 'nowhere' does not exist"),
         (("copy", "new", "--queue", "nowhere"), 1, "queue 'nowhere' does not exist"),
+        (("copy", "memory:"), 1, "each of them in a process of its own, needs the capability 'persistence'"),
         (("archive", "s3a://bucket/x"), 2, "created at most once"),
     ],
     ids=str,

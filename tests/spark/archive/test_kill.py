@@ -42,15 +42,21 @@ def _campaign(spark: SparkSession, tmp_path: Path, rounds: int, seed: int) -> No
     store, folder = tmp_path / "store", tmp_path / "archive"
     with _started("tests.spark.archive.writer", str(store), str(seed)) as writer:
         _line(writer, "working")
+        committed = []
         for number in range(rounds):
+            before = ArchiveLog(folder).read().number
             with _started("tests.spark.archive.driver", str(store), str(folder)) as process:
                 _line(process, "archiving")
-                _wait(rng.uniform(0.0, 4.0))
+                if number % 4 < 2:  # Every other one has committed something, and is about something else.
+                    _until_committed(folder, before)
+                _wait(rng.uniform(0.0, 0.2 if number % 4 == 2 else 3.0))
                 # The driver with its Java and its workers, or the driver alone: its tasks then outlive it.
                 if number % 2:
                     process.kill()
                 else:
                     os.killpg(process.pid, signal.SIGKILL)
+            committed.append(ArchiveLog(folder).read().number > before)
+        assert {*committed} == {True, False}, "drivers must be killed both before and after a commit"
         assert writer.stdin is not None
         writer.stdin.close()
         assert writer.wait(DEADLINE_S) == 0
@@ -65,7 +71,6 @@ def _campaign(spark: SparkSession, tmp_path: Path, rounds: int, seed: int) -> No
     archived = [row["payload"].decode() for row in rows(folder, "bodies")]
     enqueued = (tmp_path / "store.enqueued").read_text().splitlines()
     assert sorted(archived) == sorted(enqueued), f"seed {seed}"
-    assert ArchiveLog(folder).read().number >= 1
 
 
 @contextmanager
@@ -97,6 +102,14 @@ def _line(process: subprocess.Popen[str], expected: str) -> None:
         assert process.stdout.readline().strip() == expected
     finally:
         late.cancel()
+
+
+def _until_committed(folder: Path, number: int) -> None:
+    """Something after that number."""
+    late = time.monotonic() + DEADLINE_S
+    while ArchiveLog(folder).read().number <= number:
+        assert time.monotonic() < late
+        _wait(0.05)
 
 
 def _wait(seconds: float) -> None:

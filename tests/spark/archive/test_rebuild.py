@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock import InvalidConfig, ManualClock, NewMessage, Penstock, Queue, QueueNotFound
+from penstock import InvalidConfig, ManualClock, NewMessage, Penstock, Queue, QueueNotFound, Unsupported
 from penstock.journal import UserState
 from penstock.spark.archive.moment import ArchiveOptions
 from penstock.spark.jobs import copy as copying
@@ -477,36 +477,10 @@ def test_a_store_is_not_copied_into_itself(spark: SparkSession, ps: Penstock) ->
         copy(spark, Store(place(ps)), Store(place(ps) + "-other"), ("none",))
 
 
-# -- verify -------------------------------------------------------------------------------------
-
-
-def test_each_difference_is_found_and_named(
-    spark: SparkSession, ps: Penstock, tmp_path: Path, compared: Callable[..., Verified]
+def test_a_store_in_memory_is_refused_before_anything_is_made_of_it(
+    spark: SparkSession, ps: Penstock, archived: Callable[..., Archived], folder: str
 ) -> None:
-    queue = ps.create_queue("q")
-    ids = [queue.enqueue(b"%d" % n, headers={"n": str(n)}) for n in range(40)]
-    copy(spark, Store(place(ps)), Store(str(tmp_path / "copy")))
-    with penstock.open(tmp_path / "copy") as copied:
-        other = copied.queue("q")
-        by_id = {one.id: one.receipt for one in other.lease(max_messages=40, lease_s=3600)}
-        other.ack([by_id[ids[0]]])
-        other.reject([by_id[ids[1]]], reason="r")
-        other.nack([by_id[one] for one in ids[2:]], delay_s=0)
-        other.upsert([NewMessage(b"!", id=ids[2], headers={"n": "2"})])
-        other.upsert([NewMessage(b"3", id=ids[3], headers={"n": "other"})])
-        other.enqueue(b"more")
-    queue.ack([one.receipt for one in queue.lease(max_messages=0)])
-    found = compared("store", "copy")
-    named = {one.id: (one.what, one.columns) for one in found.differences}
-    assert named[ids[0]] == ("missing_right", [])
-    assert named[ids[1]] == ("differing", ["state", "attempts", "reason"])
-    assert named[ids[2]] == ("differing", ["attempts", "payload"])
-    assert named[ids[3]] == ("differing", ["attempts", "headers"])
-    assert named[ids[4]] == ("differing", ["attempts"])
-    assert (found.missing_right, found.missing_left, found.differing) == (1, 1, 39)
-    assert (found.left, found.right, found.same) == (40, 40, False)
-
-
-def test_a_store_has_no_earlier_moment(tmp_path: Path, ps: Penstock) -> None:
-    with pytest.raises(InvalidConfig, match="no archive"):
-        side(place(ps), Until(seq=1))
+    ps.create_queue("q").enqueue(b"x")
+    archived()
+    with pytest.raises(Unsupported, match="which memory lacks; backends that have it: rocksdb"):
+        rebuild(spark, folder, Store("memory:"))

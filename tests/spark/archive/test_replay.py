@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock import InvalidConfig, InvalidMessage, NewMessage, Penstock, Queue, QueueNotFound
+from penstock import InvalidConfig, InvalidMessage, ManualClock, NewMessage, Penstock, Queue, QueueNotFound
+from penstock.backends.embedded.load_rows import NAMED_KEPT_S
 from penstock.journal import UserState
 from penstock.spark.jobs.archive import archive
-from penstock.spark.jobs.choosing import Choice
-from penstock.spark.jobs.replay import Replayed, replay
+from penstock.spark.jobs.choosing import Choice, chosen
+from penstock.spark.jobs.replay import KNOWN_S, Replayed, replay
 from penstock.spark.jobs.sides import Side
 from penstock.spark.store import Store
+from penstock.testing.harness import sweep_all
 from tests.spark.stores import place
 
 
@@ -117,27 +120,69 @@ def test_a_name_counts_once_though_its_messages_are_long_done(
         again("r", into="elsewhere")
 
 
-@pytest.mark.parametrize("into", [None, "other"])
-def test_a_replay_that_is_killed_after_its_commit_is_not_done_twice(
-    ps: Penstock,
-    worked: Queue,
-    again: Callable[..., Replayed],
-    monkeypatch: pytest.MonkeyPatch,
-    into: str | None,
-) -> None:
-    other = ps.create_queue("other")
+@contextmanager
+def _killed_after_its_commit() -> Iterator[None]:
+    """The second note of a replay says that it is over."""
+    put, notes = UserState.put, []
 
-    def dies(*_: object) -> None:
-        raise KeyboardInterrupt
+    def dies(state: UserState, key: str, value: bytes) -> None:
+        notes.append(key)
+        if len(notes) == 2:
+            raise KeyboardInterrupt
+        put(state, key, value)
 
-    with monkeypatch.context() as patched:
+    with pytest.MonkeyPatch.context() as patched:
         patched.setattr(UserState, "put", dies)
         with pytest.raises(KeyboardInterrupt):
-            again("r", kinds=("acked",))
+            yield
+
+
+def test_a_replay_that_is_killed_after_its_commit_is_not_done_twice(
+    ps: Penstock, worked: Queue, again: Callable[..., Replayed]
+) -> None:
+    other = ps.create_queue("other")
+    with _killed_after_its_commit():
+        again("r", kinds=("acked",))
     worked.ack([one.receipt for one in worked.lease(max_messages=3)])
-    done = again("r", into=into, kinds=("acked",))
-    assert (done.again, done.enqueued, worked.length()) == (True, 8, 5)
+    with pytest.raises(
+        InvalidConfig, match="'r' was begun into queue 'q'; one into 'other' needs another name"
+    ):
+        again("r", into="other", kinds=("acked",))
+    for _ in range(2):
+        done = again("r", kinds=("acked",))
+        assert (done.queue, done.again, done.enqueued, worked.length()) == ("q", True, 8, 5)
     assert other.length() == 0
+
+
+def test_a_replay_is_not_done_twice_though_the_store_has_forgotten_its_commit(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    clock = ManualClock()
+    with penstock.open(f"rocksdb:{tmp_path}/store?durability=os", clock=clock) as ps:
+        ps.create_queue("q").enqueue_many([NewMessage(b"1"), NewMessage(b"2")])
+        into, store = ps.create_queue("into"), Store(place(ps))
+
+        def run() -> Replayed:
+            return replay(spark, "r", Side(place=store.url, store=store), "q", Choice(), store, "into")
+
+        with _killed_after_its_commit():
+            run()
+        clock.advance(31 * 86_400)
+        sweep_all(ps)
+        with pytest.raises(InvalidConfig, match=r"'r' was begun on 20.*is not known any more"):
+            run()
+        assert into.length() == 2
+
+
+def test_what_was_begun_is_trusted_no_longer_than_the_store_knows_of_it() -> None:
+    assert KNOWN_S < NAMED_KEPT_S
+
+
+def test_contents_are_no_part_of_what_is_kept_while_messages_are_chosen(spark: SparkSession) -> None:
+    events = spark.createDataFrame([], "queue string, at_ns bigint, kind string, message_id string")
+    columns = "generation int, queue string, id string, seq bigint, enqueued_at_ns bigint, payload binary"
+    bodies = spark.createDataFrame([], f"{columns}, headers map<string, string>, fairness_key string")
+    assert chosen(events, bodies, Choice()).columns == ["queue", "id", "brought", "enqueued_at_ns"]
 
 
 def test_a_replay_that_is_killed_before_its_commit_has_done_nothing(

@@ -13,9 +13,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import ManualClock
-from penstock.spark.jobs.audit import audit, summary
+from penstock.event import HOLE
+from penstock.spark.jobs.audit import EVENT_COLUMNS, audit, summary
 from penstock.spark.jobs.auditing.findings import KINDS
 from penstock.spark.jobs.lives import extents
+from penstock.spark.jobs.states import NOBODY_ID
 from tests.spark.jobs.histories import Told, opened
 from tests.spark.jobs.stored import Row, Tables, changed, frames, renamed, tables_of, together
 
@@ -121,6 +123,11 @@ FAULTS: dict[str, Fault] = {
         "messages",
         _with(_message("held"), attempts=2),
         lambda s: [("differs", "held", s.seqs("held", "leased")[0])],
+    ),
+    "attempts of one that was never leased": Fault(
+        "messages",
+        _with(_message("delayed"), attempts=1 << 24),
+        lambda s: [("differs", "delayed", s.seqs("delayed", "enqueued")[0])],
     ),
     "another lease is stored": Fault(
         "messages",
@@ -282,6 +289,37 @@ def test_what_the_settings_were_counts_as_long_as_it_did(spark: SparkSession, so
     assert audit(events, queues, administration=entries).collect() == []
     found = audit(events, queues).collect()
     assert {(one.kind, one.message_id) for one in found} == {("over_delivered", sound.ids["retried"])}
+
+
+@pytest.mark.parametrize(
+    ("read_later_s", "lost"), [(None, False), (-1, False), (1, True)], ids=["not told", "before", "after"]
+)
+def test_what_an_archive_has_not_come_to_yet_is_not_missed(
+    spark: SparkSession, sound: Store, read_later_s: int | None, lost: bool
+) -> None:
+    """The queue that a dead letter went to is archived up to before it came, as a killed run leaves it."""
+    (came,) = sound.seqs("died", "enqueued", "dead")
+    events = sound.tables["events"].to_pylist()
+    (at_ns,) = (row["at_ns"] for row in events if (row["queue"], row["seq"]) == ("dead", came))
+    rows = [row for row in events if row["queue"] != "dead" or row["seq"] < came]
+    read = spark.createDataFrame(
+        [tuple(row[name] for name in EVENT_COLUMNS) for row in rows],
+        "queue string, seq bigint, at_ns bigint, kind string, message_id string, attempt int, due_ns bigint, "
+        "consumer string, reason string, extra string",
+    )
+    if read_later_s is not None:
+        last = f"CASE queue WHEN 'dead' THEN {came - 1} ELSE bigint(1e9) END AS read_seq"
+        read = read.selectExpr("*", last, f"{at_ns + read_later_s * 10**9} AS read_at_ns")
+    found = {(one.kind, one.message_id) for one in audit(read).collect()}
+    assert found == ({("lost", sound.ids["died"])} if lost else set())
+
+
+def test_what_is_in_a_hole_is_not_missed(spark: SparkSession, sound: Store) -> None:
+    """A repair has put it where the frame was that had a dead letter come; it has the time of the repair."""
+    came = _event("died", "enqueued", queue="dead")
+    hole = _with(came, message_id=NOBODY_ID, kind="repaired", extra=HOLE, at_ns=lambda at_ns: at_ns + 10**9)
+    events = changed(sound.tables["events"], lambda rows: hole(sound, rows))
+    assert audit(frames(spark, {"events": events})["events"]).collect() == []
 
 
 def test_a_summary_counts_and_lists(spark: SparkSession, sound: Store) -> None:

@@ -18,10 +18,8 @@ REPLAY_OF = "replay-of"
 #: What is asked of each table; of bodies the generation, too.
 EVENT_COLUMNS = ("queue", "at_ns", "kind", "message_id")
 _KEY = ["queue", "id"]
-_BODY = (
-    "payload", "headers", "fairness_key", "weight", "throttle_keys", "priority", "enqueued_at_ns",
-)  # fmt: skip
-BODY_COLUMNS = ("queue", "id", "seq", *_BODY)
+_CONTENTS = ("payload", "headers", "fairness_key", "weight", "throttle_keys", "priority")
+BODY_COLUMNS = ("queue", "id", "seq", "enqueued_at_ns", *_CONTENTS)
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,25 +58,32 @@ def _all(tests: list[Column]) -> Column:
 
 
 def chosen(events: DataFrame, bodies: DataFrame, choice: Choice) -> DataFrame:
-    """A row a message, with its last body: `payload` is null where there is none any more.
+    """A row a message, without its contents: `brought` tells its last body, and is null if there is none.
 
     `bodies` may be several of a message, of which `generation` and `seq` tell the last. An id is one message
     in whatever histories of the queue it is: after a gap the queue goes on in another.
     """
     wanted = events.where(choice.of_events()).select("queue", fn.col("message_id").alias("id")).distinct()
-    last = bodies.groupBy(*_KEY).agg(fn.max(_brought()).alias("brought"))
-    newest = wanted.join(last, _KEY, "left")
-    whole = newest.join(bodies.select(*_KEY, _brought().alias("brought"), *_BODY), [*_KEY, "brought"], "left")
+    last = fn.max_by(fn.struct("headers", "fairness_key", "enqueued_at_ns"), _brought())
+    newest = bodies.groupBy(*_KEY).agg(last.alias("last"), fn.max(_brought()).alias("brought"))
     # A filter by what is not known chooses nothing.
-    return whole.where(choice.of_bodies() | fn.col("payload").isNull())
+    found = wanted.join(newest.select(*_KEY, "brought", "last.*"), _KEY, "left")
+    return found.where(choice.of_bodies() | fn.col("brought").isNull()).select(
+        *_KEY, "brought", "enqueued_at_ns"
+    )
 
 
 def _brought() -> Column:
     return fn.struct("generation", "seq")
 
 
-def repeated(rows: DataFrame, name: str) -> DataFrame:
-    """The same as new messages of a replay: ids that follow from its name, in the order of the first ones."""
+def repeated(keys: DataFrame, bodies: DataFrame, name: str) -> DataFrame:
+    """What was chosen as new messages of a replay: ids that follow from its name, in the order of the first.
+
+    Contents join what was chosen last of all, and are read once: they may be large.
+    """
+    contents = bodies.select(*_KEY, _brought().alias("brought"), *_CONTENTS)
+    rows = contents.join(keys, [*_KEY, "brought"])
     owned = OWNED_HEADER_PREFIX
     kept = fn.map_filter("headers", lambda key, _: ~key.startswith(owned) & (key != REPLAY_OF))
     return rows.orderBy("enqueued_at_ns", "queue", "id").select(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.backends.bulk import BulkReader, BulkRequest, SeqRange, Snapshot
+from penstock.backends.bulk import BulkReader, BulkRequest, Extent, SeqRange, Snapshot
 from penstock.backends.registry import release_snapshot
 from penstock.errors import InvalidConfig
 from penstock.spark.archive.layout import SYSTEM_WORLD
@@ -69,6 +69,7 @@ def of_both(
                 BulkRequest(table="events", names=None if queues is None else tuple(queues))
             ).extents
             ends = {name: at for name, at in archive.state.queues.items() if at.seq and name in there}
+            _check_not_anew(ends, there)
             _check_same(reader, ends)
         archived = _archived(archive, columns[1], there)
         reading = _Reading(
@@ -143,6 +144,27 @@ def _archived(archive: Archive, columns: Columns, queues: Collection[str]) -> di
     return tables
 
 
+def _check_not_anew(ends: Mapping[str, Position], there: Mapping[str, Extent]) -> None:
+    """What the journal and its queue tell by themselves, though the last archived event is not there."""
+    for name, at in ends.items():
+        extent = there[name]
+        # With no event of it archived, there is no time to compare with, and nothing to mix up.
+        made_later = at.at_ns and extent.created_at_ns > max(at.began_ns + _AS_MADE_NS, at.at_ns)
+        if at.gone_ns or made_later:
+            raise InvalidConfig(_ANEW.format(name))
+        if extent.last_seq < at.seq:
+            raise InvalidConfig(
+                f"queue {name!r} has events up to {extent.last_seq}, and {at.seq} were archived: it was made "
+                "anew since, or the store was put back from a copy, or is another; run penstock pipeline "
+                "archive first, if it is the store that was archived"
+            )
+
+
+#: A queue's row and the entry that tells of it have times that are taken one after the other.
+_AS_MADE_NS = 10**9
+_ANEW = "queue {!r} was made anew since it was archived; run penstock pipeline archive first"
+
+
 def _check_same(reader: BulkReader, ends: Mapping[str, Position]) -> None:
     """Where the event is in the journal that was archived last, it is that one."""
     if not ends:
@@ -160,7 +182,4 @@ def _check_same(reader: BulkReader, ends: Mapping[str, Position]) -> None:
             for row in batch.to_pylist():
                 # What a repair has put in its place since tells nothing.
                 if row["message_id"] != ends[row["queue"]].id and not is_hole(row):
-                    raise InvalidConfig(
-                        f"queue {row['queue']!r} was made anew since it was archived; run penstock pipeline "
-                        "archive first"
-                    )
+                    raise InvalidConfig(_ANEW.format(row["queue"]))

@@ -11,6 +11,7 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import InvalidConfig, QueueNotFound
+from penstock.settings import QueueSettings
 from penstock.spark.archive.log import ArchiveLog
 from penstock.spark.jobs.as_stored import BODY, of_stored
 from penstock.spark.jobs.history import History, Until
@@ -32,10 +33,11 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(NamedTuple):
-    """Messages of a side, as `as_stored.STORED` has them, and the moment that they are of."""
+    """Messages of a side, as `as_stored.STORED` has them, the moment that they are of, and their queues."""
 
     messages: DataFrame
     at_ns: int | None
+    queues: dict[str, QueueSettings]
 
 
 def side(place: str, until: Until | None = None) -> Side:
@@ -68,7 +70,10 @@ def standing(spark: SparkSession, of: Side, queues: tuple[str, ...] | None) -> I
     """The messages of some queues, or of all."""
     if of.store is None:
         history = History(spark, of.place, queues, of.until)
-        yield Standing(history.messages().where("body_seq IS NOT NULL"), of.until.at_ns)
+        messages = history.messages().where("body_seq IS NOT NULL")
+        yield Standing(messages, of.until.at_ns, history.settings)
         return
+    with of.store.open() as ps:
+        found = {one.name: one for one in ps.queues() if queues is None or one.name in queues}
     with of_store(spark, of.store, {"messages": _COLUMNS}, queues) as inputs:
-        yield Standing(of_stored(inputs.tables["messages"]), inputs.at_ns)
+        yield Standing(of_stored(inputs.tables["messages"]), inputs.at_ns, found)

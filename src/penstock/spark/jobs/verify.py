@@ -1,4 +1,4 @@
-"""`penstock pipeline verify`: whether two places have the same messages, in the same states, to the byte.
+"""`penstock pipeline verify`: whether two places have the same queues, and the same messages to the byte.
 
 Checksums of buckets are compared first. Only buckets that differ are then compared message by message.
 """
@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as fn
 
 from penstock.message import State
+from penstock.settings import QueueSettings
 from penstock.spark.jobs.sides import Side, Standing, standing
 
 BUCKETS = 1024
@@ -28,7 +29,10 @@ _MASK = (1 << 31) - 1
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """A message that is on one side alone (`missing_left`, `missing_right`), or differs in `columns`."""
+    """A message that is on one side alone (`missing_left`, `missing_right`), or differs in `columns`.
+
+    Without an id it is the queue itself, and the columns are settings.
+    """
 
     queue: str
     id: str
@@ -48,11 +52,12 @@ class Verified(msgspec.Struct, kw_only=True):
     missing_left: int = 0
     missing_right: int = 0
     differing: int = 0
+    queues_differing: int = 0
     differences: list[Difference] = []
 
     @property
     def same(self) -> bool:
-        return not self.buckets_differing
+        return not self.buckets_differing and not self.queues_differing
 
 
 def verify(
@@ -71,10 +76,44 @@ def verify(
         mine = _comparable(one, at_ns, buckets, {}).persist()
         theirs = _comparable(other, at_ns, buckets, {new: old for old, new in names.items()}).persist()
         try:
-            return _compared(mine, theirs)
+            found = _compared(mine, theirs)
         finally:
             mine.unpersist()
             theirs.unpersist()
+    queues_differing = _of_queues(one.queues, other.queues, names)
+    found.queues_differing = len(queues_differing)
+    found.differences = [*queues_differing, *found.differences][:MOST_LISTED]
+    return found
+
+
+def _of_queues(
+    mine: dict[str, QueueSettings], theirs: dict[str, QueueSettings], names: dict[str, str]
+) -> list[Difference]:
+    """By their names on the left."""
+    old = {new: name for name, new in names.items()}
+    others = {old.get(name, name): one for name, one in theirs.items()}
+    found = []
+    for name in sorted({*mine, *others}):
+        if name not in others or name not in mine:
+            found.append(Difference(name, "", "missing_right" if name in mine else "missing_left"))
+        elif columns := _settings_differing(mine[name], others[name], names, (set(mine), set(theirs))):
+            found.append(Difference(name, "", "differing", columns))
+    return found
+
+
+def _settings_differing(
+    mine: QueueSettings, theirs: QueueSettings, names: dict[str, str], there: tuple[set[str], set[str]]
+) -> list[str]:
+    """A dead-letter queue that is not among those of a side cannot be named there: that is no difference."""
+    left, right = mine.dead_letter, theirs.dead_letter
+    renamed = names.get(left, left) if left is not None else None
+    dropped = (right is None and renamed not in there[1]) or (left is None and right not in there[0])
+    return [
+        setting
+        for setting in QueueSettings.__struct_fields__[1:]
+        if getattr(mine, setting) != getattr(theirs, setting)
+        and not (setting == "dead_letter" and (dropped or renamed == right))
+    ]
 
 
 def _comparable(side: Standing, at_ns: int | None, buckets: int, renamed: dict[str, str]) -> DataFrame:

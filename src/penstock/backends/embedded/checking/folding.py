@@ -16,11 +16,12 @@ from penstock.message import TRANSITIONS, State, state_after
 #: Events that one fold takes on: a longer journal is folded in parts by id, so that memory stays bounded.
 EVENTS_PER_PART = 1_000_000
 
-#: A fold keeps one number a message: state code, whether it has a state row, and attempts above them.
+#: A fold keeps one number a message: state code, whether it has a state row, whether its attempts are not
+#: known, and attempts above them.
 _GONE, _UNKNOWN = int(StateCode.GONE), 7
 _ROW = 8
-_ATTEMPTS_SHIFT = 4
-_NO_ATTEMPTS = 0
+_ATTEMPTS_UNKNOWN = 16
+_ATTEMPTS_SHIFT = 5
 
 #: Events after which a READY message has a state row.
 _BACK_IN_LINE = (Kind.NACKED, Kind.RELEASED, Kind.REDRIVEN)
@@ -59,8 +60,10 @@ def _number(event: Event) -> int:
     code = _code(state_after(event))
     if code == _GONE:
         return code
-    # What older versions recorded of a repair had no attempts: they are compared from 1 on only.
-    return code | (_ROW if has_state_row(event) else 0) | event.attempt << _ATTEMPTS_SHIFT
+    # What older versions recorded of a repair had no attempts.
+    unknown = event.kind is Kind.REPAIRED and not event.attempt
+    flags = (_ROW if has_state_row(event) else 0) | (_ATTEMPTS_UNKNOWN if unknown else 0)
+    return code | flags | event.attempt << _ATTEMPTS_SHIFT
 
 
 class Fold:
@@ -183,6 +186,5 @@ def _disagreement(folded: int, standing: Standing, placed: Placed | None) -> Ite
     if stored != folded & 7 and not (stored in _WAITING and folded & 7 in _WAITING):
         what = f"the journal leaves it {_name(folded & 7)}; it is stored as {_name(stored)}"
         yield "fold_differs", what
-    elif folded >> _ATTEMPTS_SHIFT not in (_NO_ATTEMPTS, placed.row.attempts):
-        attempts = folded >> _ATTEMPTS_SHIFT
+    elif not folded & _ATTEMPTS_UNKNOWN and (attempts := folded >> _ATTEMPTS_SHIFT) != placed.row.attempts:
         yield "fold_differs", f"the journal counts {attempts} attempts; {placed.row.attempts} are stored"

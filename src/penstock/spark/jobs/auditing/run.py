@@ -29,7 +29,7 @@ from penstock.spark.jobs.audit import (
 from penstock.spark.jobs.auditing.contents import checked
 from penstock.spark.jobs.auditing.findings import SCHEMA
 from penstock.spark.jobs.inputs import Columns
-from penstock.spark.jobs.lives import extents
+from penstock.spark.jobs.lives import READ_COLUMNS, extents
 from penstock.spark.jobs.watch import Progress
 from penstock.spark.store import Store
 from penstock.tables import TABLES
@@ -41,6 +41,8 @@ _OF_STORE: Columns = {
     "entries": ENTRY_COLUMNS,
 }
 _OF_ARCHIVE: Columns = {"events": EVENT_COLUMNS, "bodies": BODY_COLUMNS, "entries": ENTRY_COLUMNS}
+#: Its queues may have been archived up to different moments, which its rows tell.
+_OF_ARCHIVE_ALONE: Columns = {"events": (*EVENT_COLUMNS, *READ_COLUMNS), "entries": ENTRY_COLUMNS}
 
 
 class Wanted(NamedTuple):
@@ -77,8 +79,7 @@ def _tables(spark: SparkSession, wanted: Wanted, rejects: str) -> Iterator[dict[
     if store is None:
         # Contents have nothing to be compared with here but the checksums of their files.
         Archive(spark, archive or "").check_files(("bodies", "base"), queues)
-        archived = inputs.of_archive(spark, archive or "", _OF_ARCHIVE, queues)
-        yield {name: rows for name, rows in archived.tables.items() if name != "bodies"}
+        yield inputs.of_archive(spark, archive or "", _OF_ARCHIVE_ALONE, queues).tables
     elif archive is None:
         with inputs.of_store(spark, store, _OF_STORE, queues, rejects) as live:
             yield live.tables

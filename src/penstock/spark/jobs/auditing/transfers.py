@@ -21,7 +21,7 @@ _TWICE = finding(
 def transfers(events: DataFrame, extent: DataFrame) -> DataFrame:
     """Findings. Both sides are one write, so they have the same time.
 
-    A side whose history does not reach back so far, or that is not there at all, is not missed.
+    A side whose history does not reach back so far, or not yet on to it, or is not there, is not missed.
     """
     moving = events.where("extra <> ''")
     left = moving.where("kind IN ('dead', 'moved', 'redriven')").selectExpr(
@@ -38,5 +38,7 @@ def transfers(events: DataFrame, extent: DataFrame) -> DataFrame:
         "if(arrived_seq IS NULL, target, source) AS other",
         f"if(arrived_seq IS NULL, {_LOST}, {_TWICE}) AS finding",
     )
-    known = fn.broadcast(extent.selectExpr("queue AS other", "first_at_ns"))
-    return found(alone.join(known, "other").where("first_at_ns < at_ns"), "message_id")
+    known = fn.broadcast(extent.selectExpr("queue AS other", "first_at_ns", "reached_ns"))
+    # One write may be many events of the same time, and a history may end, or begin, between two of them.
+    missed = alone.join(known, "other").where("first_at_ns < at_ns AND at_ns < reached_ns")
+    return found(missed, "message_id")
