@@ -60,6 +60,7 @@ def test_a_queue_that_was_made_anew_since_is_refused(
     clock.advance(60)
     _filled(ps, messages)
     if messages > 10:
+        ps.queue("q").cursor("archive").drop()  # Which would keep what is to go.
         ps.update_queue("q", journal_retention_s=1)
         clock.advance(10)
         while ps.sweep():
