@@ -30,7 +30,7 @@ test-backend: $(VENV)/ready ## Run the conformance suite against any store: make
 	@PENSTOCK_TEST_URL='$(URL)' $(PY) -m pytest tests/conformance/test_given_url.py $(ARGS)
 
 soak: $(VENV)/ready ## Run the suites that take minutes
-	$(PY) -m pytest -m soak $(ARGS)
+	$(PY) -m pytest -m soak -o faulthandler_timeout=0 $(ARGS)
 
 demo: $(VENV)/ready ## Show what Penstock does
 	$(VENV)/bin/penstock demo $(ARGS)
