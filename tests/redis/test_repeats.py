@@ -1,0 +1,187 @@
+"""What is sent again, or begun anew, is done once: and its answer is that of the first time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import NewMessage
+from penstock.backends.redis import driver
+from penstock.backends.redis.connecting import Server
+from tests.redis.stores import Place
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    place = Place()
+    yield place
+    place.close()
+
+
+def _server(ps: penstock.Penstock) -> Server:
+    backend: Any = ps._default
+    server: Server = backend._server
+    return server
+
+
+def _lose(
+    monkeypatch: pytest.MonkeyPatch,
+    ps: penstock.Penstock,
+    name: str,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> None:
+    """A script is done, its answer is lost, and something happens before it is sent again."""
+    sender = _server(ps)._sender
+    talk, lost = sender._talk, [False]
+
+    def cut(connection: Any, node: Any, calls: Any, asking: bool) -> Any:
+        script = getattr(calls[0], "_script", None)
+        if lost[0] or script is None or script.name != name:
+            return talk(connection, node, calls, asking)
+        calls[0].not_loaded()  # Sent whole: it is certainly done.
+        connection.send_packed_command(connection.pack_commands([calls[0].command()]), check_health=False)
+        connection.read_response()
+        lost[0] = calls[0].is_sent = True
+        meanwhile()
+        raise driver.ConnectionError("cut")
+
+    monkeypatch.setattr(sender, "_talk", cut)
+
+
+def _after(
+    monkeypatch: pytest.MonkeyPatch, ps: penstock.Penstock, name: str, nth: int, act: Callable[[], object]
+) -> None:
+    """Act when this store has run a script so many times."""
+    server = _server(ps)
+    run, seen = server.run, [0]
+
+    def counted(script: Any, *args: Any, **more: Any) -> Any:
+        reply = run(script, *args, **more)
+        if script.name == name:
+            seen[0] += 1
+            if seen[0] == nth:
+                act()
+        return reply
+
+    monkeypatch.setattr(server, "run", counted)
+
+
+def test_a_batch_of_slices_is_stored_once_though_a_setting_changes_between_them(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ps, other = place.open(1), place.open(2)
+    queue = ps.create_queue("q")
+    _after(monkeypatch, ps, "enqueue", 1, lambda: other.update_queue("q", max_attempts=7))
+    results = queue.enqueue_many([NewMessage(payload=b"x") for _ in range(1500)])
+    assert all(one.ok and not one.duplicate for one in results)
+    assert queue.stats().ready == 1500
+    assert ps.check().ok
+
+
+def test_leases_and_acks_of_slices_go_on_though_a_setting_changes_between_them(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ps, other = place.open(1), place.open(2)
+    queue = ps.create_queue("q", max_attempts=1)
+    queue.enqueue_many([NewMessage(payload=b"x") for _ in range(1500)])
+    _after(monkeypatch, ps, "lease", 1, lambda: other.update_queue("q", max_leased=5000))
+    deliveries = queue.lease(max_messages=1200)
+    assert len(deliveries) == queue.stats().leased == 1200
+    _after(monkeypatch, ps, "ack", 1, lambda: other.update_queue("q", max_leased=6000))
+    assert all(one.ok for one in queue.ack([one.receipt for one in deliveries]))
+    assert queue.length() == 300
+
+
+def test_what_was_leased_is_handed_out_though_the_next_slice_fails(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ps, other = place.open(1), place.open(2)
+    queue = ps.create_queue("q")
+    queue.enqueue_many([NewMessage(payload=b"x") for _ in range(1500)])
+    _after(monkeypatch, ps, "lease", 1, lambda: other.delete_queue("q"))
+    assert len(queue.lease(max_messages=1500)) == 1000
+
+
+def test_a_move_of_slices_goes_on_though_a_setting_changes_between_them(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ps, other = place.open(1), place.open(2)
+    queue, target = ps.create_queue("q"), ps.create_queue("t")
+    ids = [str(one.id) for one in queue.enqueue_many([NewMessage(payload=b"x") for _ in range(600)])]
+    _after(monkeypatch, ps, "transfer", 1, lambda: other.update_queue("t", max_leased=5000))
+    assert all(one.ok for one in queue.move(ids, target="t"))
+    assert (queue.length(), target.length()) == (0, 600)
+
+
+def test_a_purge_spares_what_came_after_it_began_though_a_setting_changes(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ps, other = place.open(1), place.open(2)
+    queue = ps.create_queue("q")
+    queue.enqueue_many([NewMessage(payload=b"old") for _ in range(800)])
+
+    def meanwhile() -> None:
+        other.update_queue("q", max_attempts=9)
+        other.queue("q").enqueue(b"new")
+
+    _after(monkeypatch, ps, "purge", 2, meanwhile)
+    assert queue.purge() == 800
+    assert queue.length() == 1
+
+
+@pytest.mark.parametrize("more", [{}, {"ttl_s": 100.0}], ids=["plain", "with a ttl"])
+def test_a_lost_answer_and_a_changed_setting_store_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
+) -> None:
+    ps, other = place.open(1), place.open(2)
+    queue = ps.create_queue("q")
+    _lose(monkeypatch, ps, "enqueue", lambda: other.update_queue("q", max_attempts=7))
+    (result,) = queue.enqueue_many([NewMessage(payload=b"x", **more)])
+    assert result.ok
+    assert not result.duplicate
+    assert queue.stats().ready == 1
+    assert ps.check().ok
+
+
+def test_a_lost_answer_and_a_changed_setting_ack_and_move_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ps, other = place.open(1), place.open(2)
+    queue, target = ps.create_queue("q"), ps.create_queue("t")
+    queue.enqueue(b"x")
+    _lose(monkeypatch, ps, "ack", lambda: other.update_queue("q", max_attempts=7))
+    assert queue.ack([one.receipt for one in queue.lease()])[0].ok
+    moved = queue.enqueue(b"x")
+    _lose(monkeypatch, ps, "transfer", lambda: other.update_queue("t", max_attempts=8))
+    assert queue.move([moved], target="t")[0].ok
+    assert target.length() == 1
+
+
+def test_what_had_failed_is_not_done_when_it_is_sent_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ps, other = place.open(1), place.open(2)
+    queue = ps.create_queue("q")
+    queue.enqueue_many([NewMessage(payload=b"x") for _ in range(4)])
+    first, second, third, fourth = [one.receipt for one in queue.lease(max_messages=4)]
+    other.queue("q").ack([first])
+    _lose(monkeypatch, ps, "ack")
+    assert [one.ok for one in queue.ack([first, second])] == [False, True]
+    _after(monkeypatch, ps, "look", 1, lambda: other.queue("q").ack([third]))
+    _lose(monkeypatch, ps, "settle")
+    assert [one.ok for one in queue.nack([third, fourth])] == [False, True]
+
+
+def test_a_repeated_enqueue_with_a_dedup_id_answers_as_it_did(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ps = place.open()
+    queue = ps.create_queue("q", dedup_window_s=10)
+    there = queue.enqueue(b"x", dedup_id="a")
+    _lose(monkeypatch, ps, "enqueue", lambda: place.clock.advance(20.0))
+    results = queue.enqueue_many([NewMessage(payload=b"x", dedup_id=one) for one in "ab"])
+    assert [(one.id == there, one.duplicate) for one in results] == [(True, True), (False, False)]
+    assert not queue.enqueue_many([NewMessage(payload=b"x", dedup_id="b")])[0].duplicate
