@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 import penstock
-from penstock import NewMessage
+from penstock import Entry, NewMessage
 from penstock.backends.redis import driver
 from penstock.backends.redis.connecting import Server
+from penstock.errors import StorageError, StorageFull
 from tests.redis.stores import Place
 
 
@@ -185,3 +187,84 @@ def test_a_repeated_enqueue_with_a_dedup_id_answers_as_it_did(
     results = queue.enqueue_many([NewMessage(payload=b"x", dedup_id=one) for one in "ab"])
     assert [(one.id == there, one.duplicate) for one in results] == [(True, True), (False, False)]
     assert not queue.enqueue_many([NewMessage(payload=b"x", dedup_id="b")])[0].duplicate
+
+
+def test_a_repeated_enqueue_that_the_server_forgot_is_known_by_its_ids(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ps = place.open()
+    queue = ps.create_queue("q")
+    for more in ({}, {"ttl_s": 100.0}):
+        _lose(monkeypatch, ps, "enqueue", lambda: place.client.delete(place.key("q", "i")))
+        queue.enqueue(b"x", **more)  # type: ignore[arg-type]
+    assert queue.stats().ready == 2
+    assert ps.check().ok
+
+
+def test_purge_and_redrive_count_what_they_did_the_first_time(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ps = place.open()
+    queue = ps.create_queue("q")
+    queue.enqueue(b"x")
+    queue.reject([one.receipt for one in queue.lease()])
+    _lose(monkeypatch, ps, "revive")
+    assert queue.redrive() == 1
+    _lose(monkeypatch, ps, "purge")
+    assert queue.purge() == 1
+
+
+def test_an_entry_is_appended_once_though_another_came_meanwhile(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ps, other = place.open(1), place.open(2)
+    _lose(
+        monkeypatch, ps, "world_append", lambda: other.journal("w").append([Entry(kind="k", body=b"other")])
+    )
+    ps.journal("w").append([Entry(kind="k", body=b"mine")])
+    assert [one.body for one in ps.journal("w").scan()] == [b"mine", b"other"]
+
+
+def test_queues_are_created_and_deleted_once_though_others_change_them_meanwhile(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ps, other = place.open(1), place.open(2)
+    _lose(monkeypatch, ps, "catalogue", lambda: other.create_queue("other"))
+    ps.create_queue("q")
+    _lose(monkeypatch, ps, "catalogue", lambda: other.create_queue("q").enqueue(b"x"))
+    ps.delete_queue("q")
+    assert ps.queue("q").length() == 1
+
+
+def test_a_later_slice_that_fails_does_not_hide_what_is_stored(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ps = place.open()
+    queue = ps.create_queue("q")
+
+    def fail(*args: Any, **more: Any) -> Any:
+        raise StorageFull("no room")
+
+    _after(monkeypatch, ps, "enqueue", 1, lambda: monkeypatch.setattr(_server(ps), "run", fail))
+    results = queue.enqueue_many([NewMessage(payload=b"x") for _ in range(1500)])
+    assert [one.ok for one in results] == [True] * 1000 + [False] * 500
+    assert isinstance(results[-1].error, StorageFull)
+
+
+def test_a_fork_is_told_to_open_the_store_itself(place: Place) -> None:
+    ps = place.open()
+    queue = ps.create_queue("q")
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            queue.enqueue(b"x")
+        except StorageError as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert f"opened in process {os.getpid()}; open it anew" in os.read(reading, 1000).decode()
+    os.close(reading)
+    os.close(writing)
+    assert queue.length() == 0

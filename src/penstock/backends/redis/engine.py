@@ -15,7 +15,7 @@ from penstock.backends.redis.connecting import Arg, Server, pairs
 from penstock.backends.redis.keys import Keys
 from penstock.backends.redis.scripts import script
 from penstock.clock import Clock, SystemClock
-from penstock.errors import BackendUnavailable, QueueNotFound, StorageCorrupt
+from penstock.errors import BackendUnavailable, QueueNotFound, StorageCorrupt, StorageError
 from penstock.ids import IdGenerator
 from penstock.settings import QueueSettings
 
@@ -33,6 +33,11 @@ MOST_CHANGES = 100
 PATIENCE_S = 0.05
 #: Where the backend is to compress, payloads larger than this: smaller ones hardly shrink.
 COMPRESS_OVER_BYTES = 512
+
+
+#: One item for each fork since the first process: asking the kernel who one is, each time, is dear.
+_forks: list[None] = []
+os.register_at_fork(after_in_child=lambda: _forks.append(None))
 
 
 class QueueRow(msgspec.Struct, array_like=True, frozen=True):
@@ -98,6 +103,7 @@ class Engine:
         self._calls = itertools.count()
         self._caller = os.urandom(8)
         self._acts = _Acts()
+        self._pid, self._forks = os.getpid(), len(_forks)
 
     # -- time and ids
 
@@ -107,13 +113,20 @@ class Engine:
             return int(seconds) * 1_000_000 + int(micros)
         return self.clock.now_ns() // 1000
 
+    def check_process(self) -> None:
+        """Raise in a fork: its ids and calls would be those of its parent, and be taken for them."""
+        if self._forks != len(_forks):
+            raise StorageError(f"the store was opened in process {self._pid}; open it anew in this one")
+
     def new_ids(self, count: int) -> list[bytes]:
+        self.check_process()
         with self.lock:
             high, _, low = self._ids.take(count, self.clock.now_ns())
         return [high + number.to_bytes(6, "big") for number in range(low, low + count)]
 
     def head(self) -> list[Arg]:
         """What every script is told first."""
+        self.check_process()
         time = SERVERS_TIME if self.by_server else self.clock.now_ns() // 1000
         return [time, self._caller + next(self._calls).to_bytes(8, "big") + b"0"]
 
