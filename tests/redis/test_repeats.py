@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import Entry, NewMessage
+from penstock import Delivery, Entry, NewMessage
 from penstock.backends.redis import driver
 from penstock.backends.redis.connecting import Server
-from penstock.errors import StorageError, StorageFull
+from penstock.errors import BackendUnavailable, StorageError, StorageFull
+from tests.redis.clocks import SkippingClock
 from tests.redis.stores import Place
 
 
@@ -268,3 +269,55 @@ def test_a_fork_is_told_to_open_the_store_itself(place: Place) -> None:
     os.close(reading)
     os.close(writing)
     assert queue.length() == 0
+
+
+def test_a_lease_that_is_sent_again_hands_out_the_same(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    ps, other = place.open(1), place.open(2)
+    queue = ps.create_queue("q", lease_s=60)
+    queue.enqueue_many([NewMessage(payload=b"%d" % i, ttl_s=500 if i else 1) for i in range(30)])
+    place.clock.advance(2.0)  # The first expires in the same frame.
+    _lose(monkeypatch, ps, "lease", lambda: other.update_queue("q", max_attempts=7))
+    deliveries = queue.lease(max_messages=10)
+    assert [one.payload for one in deliveries] == [b"%d" % i for i in range(1, 11)]
+    assert {one.attempts for one in deliveries} == {1}
+    assert queue.stats().leased == 10
+    assert all(one.ok for one in queue.ack([one.receipt for one in deliveries]))
+
+
+def test_a_lease_that_another_has_by_now_is_not_handed_out_again(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ps, other = place.open(1), place.open(2)
+    queue = ps.create_queue("q", lease_s=5)
+    queue.enqueue(b"x")
+    taken: list[Delivery] = []
+
+    def meanwhile() -> None:
+        place.clock.advance(6.0)
+        taken.extend(other.queue("q").lease())
+
+    _lose(monkeypatch, ps, "lease", meanwhile)
+    assert queue.lease(max_messages=10) == []
+    assert other.queue("q").ack([one.receipt for one in taken])[0].ok
+
+
+def test_a_script_is_not_sent_again_once_the_server_may_have_forgotten_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ps = place.open()
+    queue = ps.create_queue("q")
+    queue.length()  # The queue is known: nothing else is sent.
+    sender, clock, sent = _server(ps)._sender, SkippingClock(), []
+
+    def lost(connection: Any, node: Any, calls: Any, asking: bool) -> Any:
+        sent.append(clock.now_ns())
+        calls[0].is_sent = True
+        clock.advance(20.0)
+        raise driver.ConnectionError("cut")
+
+    monkeypatch.setattr(sender, "_clock", clock)
+    monkeypatch.setattr(sender, "_talk", lost)
+    with pytest.raises(BackendUnavailable):
+        queue.enqueue(b"x")
+    assert len(sent) == 3
+    assert sent[-1] - sent[0] < 45 * 10**9

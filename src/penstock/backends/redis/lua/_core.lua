@@ -132,8 +132,11 @@ local function tell(q) call('PUBLISH', KEYS[q.at + C], '') end
 -- This call is done, should it be sent again; with what its answer is made of, unless that is the usual one.
 local function remember_call(q, answer)
   local id = sub(ARGV[2], 1, 16)
-  call('ZADD', KEYS[q.at + I], now, id)
-  if answer then call('ZADD', KEYS[q.at + I], now, id .. answer) end
+  if answer then
+    call('ZADD', KEYS[q.at + I], now, id, now, id .. answer)
+  else
+    call('ZADD', KEYS[q.at + I], now, id)
+  end
   if q.c[SEQ] % 16 == 0 then call('ZREMRANGEBYSCORE', KEYS[q.at + I], '-inf', now - CALLS_KEPT_US) end
 end
 
