@@ -321,3 +321,21 @@ def test_a_script_is_not_sent_again_once_the_server_may_have_forgotten_it(
         queue.enqueue(b"x")
     assert len(sent) == 3
     assert sent[-1] - sent[0] < 45 * 10**9
+
+
+@pytest.mark.parametrize(("act", "script", "done"), [("ack", "ack", 1000), ("nack", "settle", 500)])
+def test_a_later_slice_that_fails_does_not_hide_what_is_settled(
+    place: Place, monkeypatch: pytest.MonkeyPatch, act: str, script: str, done: int
+) -> None:
+    ps = place.open()
+    queue = ps.create_queue("q")
+    queue.enqueue_many([NewMessage(payload=b"x") for _ in range(1200)])
+    receipts = [one.receipt for one in queue.lease(max_messages=1200)]
+
+    def fail(*args: Any, **more: Any) -> Any:
+        raise StorageFull("no room")
+
+    _after(monkeypatch, ps, script, 1, lambda: monkeypatch.setattr(_server(ps), "run", fail))
+    outcomes = getattr(queue, act)(receipts)
+    assert [one.ok for one in outcomes] == [True] * done + [False] * (1200 - done)
+    assert isinstance(outcomes[-1].error, StorageFull)
