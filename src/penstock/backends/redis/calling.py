@@ -16,6 +16,8 @@ from penstock.errors import BackendUnavailable
 from penstock.redis_settings import RedisSettings
 
 MAX_REDIRECTIONS = 16
+#: A script whose answer got lost is sent again for so long: servers recognise it for a minute.
+RECOGNISED_S = 45.0
 
 Arg = bytes | int | float | str
 
@@ -33,6 +35,9 @@ class Call:
         self.is_sent = False  # An answer got lost: the server may have done it already.
         self.done = False
         self.result: Any = None
+
+    #: Whether it does harm when it is done twice.
+    is_once = False
 
     def command(self) -> Sequence[Arg]:
         raise NotImplementedError
@@ -75,6 +80,7 @@ class Sender:
         """
         limit = limit or self._settings.retry.attempts
         redirections = attempts = 0
+        began_ns = self._clock.now_ns()
         pending = list(calls)
         last: Exception | None = None
         while True:
@@ -89,7 +95,11 @@ class Sender:
                 trouble = SENT_IN_CIRCLES
             self.meter.failed()
             attempts += 1
-            if attempts >= limit or not self._goes_on(trouble, attempts):
+            if (
+                attempts >= limit
+                or not self._goes_on(trouble, attempts)
+                or self._is_too_late(pending, began_ns)
+            ):
                 # What opened the breaker says more than that it is open.
                 told = last if last and isinstance(trouble, BackendUnavailable) else trouble
                 for call in pending:
@@ -210,6 +220,11 @@ class Sender:
         with suppress(driver.RedisError, OSError):  # The next attempt meets it too, and counts it.
             self._topology.refresh()
         return True
+
+    def _is_too_late(self, pending: Sequence[Call], began_ns: int) -> bool:
+        """Whether the server may not know any more that it has done one of these already."""
+        is_late = self._clock.now_ns() - began_ns > to_ns(RECOGNISED_S)
+        return is_late and any(call.is_once and call.is_sent for call in pending)
 
     def _wait(self, attempts: int) -> None:
         wait_ns = to_ns(delay_s(self._settings, attempts, self._rng))

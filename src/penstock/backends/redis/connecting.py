@@ -78,6 +78,8 @@ class ServerHealth(msgspec.Struct, frozen=True, kw_only=True):
 class _ScriptCall(Call):
     __slots__ = ("_args", "_keys", "_script", "is_whole")
 
+    is_once = True
+
     def __init__(
         self,
         script: Script,

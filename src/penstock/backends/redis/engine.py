@@ -15,13 +15,17 @@ from penstock.backends.redis.connecting import Arg, Server, pairs
 from penstock.backends.redis.keys import Keys
 from penstock.backends.redis.scripts import script
 from penstock.clock import Clock, SystemClock
-from penstock.errors import BackendUnavailable, QueueNotFound, StorageCorrupt
+from penstock.errors import BackendUnavailable, QueueNotFound, StorageCorrupt, StorageError
 from penstock.ids import IdGenerator
 from penstock.settings import QueueSettings
 
 T = TypeVar("T")
 
 NOT_FOUND, CHANGED, DONE, MORE = -1, -2, 0, 1
+#: Scripts that change messages: what they did is not done again.
+CHANGING = frozenset(
+    ("enqueue", "replace", "lease", "ack", "extend", "settle", "transfer", "purge", "revive")
+)
 SERVERS_TIME = -1
 ROW_VERSION = b"\x01"
 #: Times that a call is begun anew because the queue was changed meanwhile.
@@ -29,6 +33,11 @@ MOST_CHANGES = 100
 PATIENCE_S = 0.05
 #: Where the backend is to compress, payloads larger than this: smaller ones hardly shrink.
 COMPRESS_OVER_BYTES = 512
+
+
+#: One item for each fork since the first process: asking the kernel who one is, each time, is dear.
+_forks: list[None] = []
+os.register_at_fork(after_in_child=lambda: _forks.append(None))
 
 
 class QueueRow(msgspec.Struct, array_like=True, frozen=True):
@@ -93,6 +102,8 @@ class Engine:
         self._known: dict[str, Known] = {}
         self._calls = itertools.count()
         self._caller = os.urandom(8)
+        self._acts = _Acts()
+        self._pid, self._forks = os.getpid(), len(_forks)
 
     # -- time and ids
 
@@ -102,13 +113,20 @@ class Engine:
             return int(seconds) * 1_000_000 + int(micros)
         return self.clock.now_ns() // 1000
 
+    def check_process(self) -> None:
+        """Raise in a fork: its ids and calls would be those of its parent, and be taken for them."""
+        if self._forks != len(_forks):
+            raise StorageError(f"the store was opened in process {self._pid}; open it anew in this one")
+
     def new_ids(self, count: int) -> list[bytes]:
+        self.check_process()
         with self.lock:
             high, _, low = self._ids.take(count, self.clock.now_ns())
         return [high + number.to_bytes(6, "big") for number in range(low, low + count)]
 
     def head(self) -> list[Arg]:
         """What every script is told first."""
+        self.check_process()
         time = SERVERS_TIME if self.by_server else self.clock.now_ns() // 1000
         return [time, self._caller + next(self._calls).to_bytes(8, "big") + b"0"]
 
@@ -157,29 +175,66 @@ class Engine:
             self._known.pop(name, None)
 
     def with_queue(self, name: str, act: Callable[[Known], T]) -> T:
-        """Act on a queue; anew where it turns out to be changed."""
-        for attempt in range(MOST_CHANGES):
-            if attempt > 2:
-                self.closed.wait(PATIENCE_S)  # A repair is at it.
-            q = self.queue(name)
-            try:
-                return act(q)
-            except QueueChanged as changed:
-                self.forget(name, *changed.args)
-                if self.load(name) is None:
-                    raise QueueNotFound(name) from None
-        raise BackendUnavailable(f"queue {name!r} is being repaired, or changes all the time; try again")
+        """Act on a queue; anew where it turns out to be changed before anything was done."""
+        outer = self._acts.has_changed
+        try:
+            for attempt in range(MOST_CHANGES):
+                self._patience(attempt)
+                self._acts.has_changed = False
+                q = self.queue(name)
+                try:
+                    return act(q)
+                except QueueChanged as changed:
+                    self.forget(name, *changed.args)
+                    if self.load(name) is None:
+                        raise QueueNotFound(name) from None
+        finally:
+            self._acts.has_changed = outer
+        raise _restless(name)
+
+    def _patience(self, attempt: int) -> None:
+        if attempt > 2:
+            self.closed.wait(PATIENCE_S)  # A repair is at it.
+
+    def _as_they_are(self, queues: Sequence[Known]) -> list[int]:
+        """What numbers their settings have by now; `QueueChanged` if one is another queue."""
+        self.forget(*(q.name for q in queues))
+        now = [self.load(q.name) for q in queues]
+        out = [new.changed for q, new in zip(queues, now, strict=True) if new and new.number == q.number]
+        if len(out) < len(queues):
+            raise QueueChanged(*(q.name for q in queues))
+        return out
 
     # -- scripts
 
     def run(self, name: str, queues: Sequence[Known], *args: Arg) -> list[Any]:
-        """A script of one queue or of two; `QueueChanged` if one is not as it is known."""
+        """A script of one queue or of two; `QueueChanged` if one is not as it is known.
+
+        An act that has changed something goes on with what it began: begun anew, it would do that again.
+        """
         keys = queues[0].keys if len(queues) == 1 else (*queues[0].keys, *queues[1].keys)
         changed = [q.changed for q in queues]
-        while True:
+        attempt = 0
+        while attempt < MOST_CHANGES:
             reply: list[Any] = self.server.run(script(name), keys, [*self.head(), *changed, *args])
             if reply[0] == MORE:
                 continue  # Time has more to do than fits into one call.
-            if reply[0] in (NOT_FOUND, CHANGED):
+            if reply[0] not in (NOT_FOUND, CHANGED):
+                self._acts.has_changed = self._acts.has_changed or name in CHANGING
+                return reply
+            if not self._acts.has_changed:
                 raise QueueChanged(*(q.name for q in queues))
-            return reply
+            self._patience(attempt)
+            changed = self._as_they_are(queues)
+            attempt += 1
+        raise _restless(queues[0].name)
+
+
+class _Acts(threading.local):
+    """Of each thread: whether what it is at has changed messages already."""
+
+    has_changed = False
+
+
+def _restless(name: str) -> BackendUnavailable:
+    return BackendUnavailable(f"queue {name!r} is being repaired, or changes all the time; try again")

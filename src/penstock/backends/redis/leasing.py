@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.backends.redis.engine import Engine, Known
+from penstock.backends.redis.engine import Engine, Known, QueueChanged
 from penstock.backends.redis.looking import Looking
 from penstock.backends.redis.records import decode_state
 from penstock.backends.redis.settling import Settling
@@ -23,7 +23,7 @@ from penstock.codec.body import (
     decode_variable_of,
     unpacked_payload,
 )
-from penstock.errors import StorageCorrupt
+from penstock.errors import PenstockError, StorageCorrupt
 from penstock.message import Delivery
 
 ENDED = 2
@@ -79,26 +79,31 @@ class Leasing:
         def act(q: Known) -> tuple[list[Delivery], int]:
             lease_us = to_ns(q.settings.lease_s if lease_s is None else lease_s) // 1000
             out: list[Delivery] = []
-            due_in_us = 0
-            while len(out) < wanted:
-                most = min(MOST, wanted - len(out))
-                reply = self._engine.run("lease", [q], most, lease_us, consumer.encode())
-                if reply[0] == ENDED:
-                    ended = [
-                        (raw_id, decode_state(raw)) for raw_id, raw in zip(reply[2], reply[3], strict=True)
-                    ]
-                    self._settling.release(q, ended)
-                elif len(reply) == 3:
-                    due_in_us = int(reply[2]) - reply[1]
-                    break
-                else:
-                    some = self._deliveries(q, reply, lease_us, consumer)
-                    out += some
-                    if len(some) < most:
-                        break
-            return out, due_in_us
+            due_in_us: int | None = None
+            while len(out) < wanted and due_in_us is None:
+                try:
+                    due_in_us = self._slice(q, wanted - len(out), lease_us, consumer, out)
+                except (PenstockError, QueueChanged):
+                    if not out:
+                        raise
+                    break  # What is leased is handed out; who asks again meets the trouble again.
+            return out, due_in_us or 0
 
         return self._engine.with_queue(queue, act)
+
+    def _slice(self, q: Known, wanted: int, lease_us: int, consumer: str, out: list[Delivery]) -> int | None:
+        """One call: `out` has what it handed out. None if there may be more, else when some is due."""
+        most = min(MOST, wanted)
+        reply = self._engine.run("lease", [q], most, lease_us, consumer.encode())
+        if reply[0] == ENDED:
+            ended = [(raw_id, decode_state(raw)) for raw_id, raw in zip(reply[2], reply[3], strict=True)]
+            self._settling.release(q, ended)
+            return None
+        if len(reply) == 3:
+            return int(reply[2]) - int(reply[1])
+        some = self._deliveries(q, reply, lease_us, consumer)
+        out += some
+        return None if len(some) == most else 0
 
     def _deliveries(self, q: Known, reply: Sequence[Any], lease_us: int, consumer: str) -> list[Delivery]:
         _, now_us, seq, ids, attempts, raw_times, bodies = reply

@@ -24,7 +24,7 @@ from penstock.codec.body import (
     encode_body,
     encode_variable,
 )
-from penstock.errors import InvalidMessage, MessageLeased, Unsupported
+from penstock.errors import InvalidMessage, MessageLeased, PenstockError, Unsupported, as_answer
 from penstock.message import (
     DEFAULT_PRIORITY,
     MAX_PAYLOAD_BYTES,
@@ -92,8 +92,19 @@ class Sending:
                 items.append(self._item(q, place, m, raw_id))
             except ITEMS_OWN as error:
                 results[place] = EnqueueResult(None, refusal(m, error))
+        done = 0
         for some in _cut(items):
-            for item, answer in zip(some, self._send(q, some), strict=True):
+            try:
+                answers = self._send(q, some)
+            except PenstockError as error:
+                if not done:
+                    raise
+                # Others are stored: who learns nothing of them would send them again.
+                for item in items[done:]:
+                    results[item.place] = EnqueueResult(None, as_answer(error))
+                break
+            done += len(some)
+            for item, answer in zip(some, answers, strict=True):
                 results[item.place] = EnqueueResult(format_id(answer or item.raw_id), None, bool(answer))
         return results
 

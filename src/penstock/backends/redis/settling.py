@@ -18,7 +18,7 @@ from penstock.backends.redis.looking import SLICE, Looking
 from penstock.backends.redis.records import CODES, StateRecord, stored_body
 from penstock.backends.redis.transferring import Transfer, Transferring
 from penstock.clock import to_ns
-from penstock.errors import QueueNotFound, StaleReceipt
+from penstock.errors import PenstockError, QueueNotFound, StaleReceipt, as_answer
 from penstock.hooks.scripts import Verdict
 from penstock.hooks.wire import Failure
 from penstock.message import OK, Outcome, State, parse_receipt
@@ -35,6 +35,8 @@ Failed = tuple[bytes, StateRecord]
 Decide = Callable[[StateRecord], int | None]
 #: id, token, action, delay, reason
 _Settled = tuple[bytes, int, bytes, int, str]
+#: place, id, token
+_Held = tuple[int, bytes, bytes]
 
 
 class Settling:
@@ -55,7 +57,8 @@ class Settling:
         def act(q: Known) -> list[Outcome]:
             outcomes = [OK] * len(receipts)
             held = _parsed(q, receipts, outcomes)
-            for some in _slices(held):
+
+            def ack_some(some: Sequence[_Held]) -> None:
                 tokens, ids = b"".join([token for _, _, token in some]), [raw_id for _, raw_id, _ in some]
                 _, now_us, answers, since = self._engine.run("ack", [q], tokens, *ids)
                 for (place, _, _), answer in zip(some, answers, strict=False):
@@ -64,6 +67,8 @@ class Settling:
                 if since:
                     times = struct.unpack(f">{len(since) // 8}Q", since)
                     self.meters[q.name].services.observe_since(now_us * 1000, [one * 1000 for one in times])
+
+            _in_slices(held, MOST, outcomes, ack_some)
             if not held:
                 self._looking.find(q, [])
             return outcomes
@@ -121,7 +126,8 @@ class Settling:
         held = _parsed(q, receipts, outcomes)
         if not held:
             self._looking.find(q, [])
-        for some in _slices(held, SLICE):
+
+        def fail_some(some: Sequence[_Held]) -> None:
             places: dict[bytes, int] = {}
             failed: list[Failed] = []
             records = self._looking.records(q, [raw_id for _, raw_id, _ in some])
@@ -133,6 +139,8 @@ class Settling:
                     failed.append((raw_id, record))
             for raw_id in self._settle(q, failed, decide, kind, delay_s, reason):
                 outcomes[places[raw_id]] = stale(receipts[places[raw_id]])
+
+        _in_slices(held, SLICE, outcomes, fail_some)
         return outcomes
 
     # -- leases that ran out
@@ -258,7 +266,23 @@ def _parsed(q: Known, receipts: Sequence[str], outcomes: list[Outcome]) -> list[
     return held
 
 
-def _slices(
-    held: Sequence[tuple[int, bytes, bytes]], size: int = MOST
-) -> list[Sequence[tuple[int, bytes, bytes]]]:
+def _slices(held: Sequence[_Held], size: int = MOST) -> list[Sequence[_Held]]:
     return [held[at : at + size] for at in range(0, len(held), size)]
+
+
+def _in_slices(
+    held: Sequence[_Held], size: int, outcomes: list[Outcome], act: Callable[[Sequence[_Held]], None]
+) -> None:
+    """Where a slice fails after others are done, it and the rest have the error: they are not hidden."""
+    done = 0
+    for some in _slices(held, size):
+        try:
+            act(some)
+        except PenstockError as error:
+            if not done:
+                raise
+            failure = Outcome(as_answer(error))
+            for place, _, _ in held[done:]:
+                outcomes[place] = failure
+            return
+        done += len(some)

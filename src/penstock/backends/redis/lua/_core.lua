@@ -28,13 +28,26 @@ if now < 0 then
 end
 local now8, zero8 = pack('>I8', now), '\0\0\0\0\0\0\0\0'
 
+-- Of a call that is sent again, what was remembered of it when it was done; true if that is nothing special.
+-- The answer, behind the call's id, has the score that the id has.
+local function done_before(at)
+  local id, calls = sub(ARGV[2], 1, 16), KEYS[at + I]
+  local time = sub(ARGV[2], 17) == '1' and call('ZSCORE', calls, id)
+  if not time then return nil end
+  for _, member in ipairs(call('ZRANGEBYSCORE', calls, time, time)) do
+    if #member > 16 and sub(member, 1, 16) == id then return sub(member, 17) end
+  end
+  return true
+end
+
 -- The queue whose keys start behind `at`, if its settings are those that the caller knows (ARGV[place]).
+-- `again` in it says that the first queue's call was done: then the settings do not matter any more.
 local function open(at, place)
   local raw = call('GET', KEYS[at + C])
   if not raw then return nil, {NOT_FOUND} end
-  local c = cmsgpack.unpack(raw)
-  if c[SETTINGS] ~= tonumber(ARGV[place]) then return nil, {CHANGED} end
-  return {at = at, c = c, runs = {}, events = 0}
+  local c, again = cmsgpack.unpack(raw), at == 0 and done_before(at)
+  if not again and c[SETTINGS] ~= tonumber(ARGV[place]) then return nil, {CHANGED} end
+  return {at = at, c = c, runs = {}, events = 0, again = again}
 end
 
 local function ready_of(c)
@@ -116,15 +129,20 @@ end
 -- Whoever waits for this queue looks again. The channel has the name of the counters.
 local function tell(q) call('PUBLISH', KEYS[q.at + C], '') end
 
--- Whether this call was done before: its answer was lost on the way.
-local function done_before(q)
-  return sub(ARGV[2], 17) == '1' and call('ZSCORE', KEYS[q.at + I], sub(ARGV[2], 1, 16))
-end
-
-local function remember_call(q)
-  call('ZADD', KEYS[q.at + I], now, sub(ARGV[2], 1, 16))
+-- This call is done, should it be sent again; with what its answer is made of, unless that is the usual one.
+local function remember_call(q, answer)
+  local id = sub(ARGV[2], 1, 16)
+  if answer then
+    call('ZADD', KEYS[q.at + I], now, id, now, id .. answer)
+  else
+    call('ZADD', KEYS[q.at + I], now, id)
+  end
   if q.c[SEQ] % 16 == 0 then call('ZREMRANGEBYSCORE', KEYS[q.at + I], '-inf', now - CALLS_KEPT_US) end
 end
+
+-- Answers, a character each: what is worth to be remembered of them, and what they were.
+local function unusual(answers) return string.find(answers, '[^1]') and answers end
+local function same_again(q, n) return {DONE_NOW, now, q.again == true and string.rep('1', n) or q.again, ''} end
 
 -- A state record: see docs/formats.md. Its lane is level, length of the key, key.
 local function lane_of(rec) return sub(rec, 71, 73 + byte(rec, 72) * 256 + byte(rec, 73)) end

@@ -1,3 +1,9 @@
+-- Whether a call that is sent again has appended already: its first entry is there. `at` as below.
+local function appended(entries, at)
+  if sub(ARGV[2], 17) ~= '1' or ARGV[at + 4] == '0' then return false end
+  return call('HEXISTS', entries, ARGV[at + 5 + 2 * tonumber(ARGV[at + 3])]) == 1
+end
+
 -- Appending to a world: fenced by its record, which nobody else may have changed meanwhile.
 -- `keys`: worlds, entries, frames. `at`: of the name in ARGV; record as it was and as it will be, frames, entries,
 -- then id and frame of each, then id and place of each entry. Answers false where the record is another.

@@ -4,7 +4,7 @@
 local q, no = open(0, 3)
 if not q then return no end
 local c, tokens, n = q.c, ARGV[4], #ARGV - 4
-if done_before(q) then return {DONE_NOW, now, '', ''} end
+if q.again then return same_again(q, n) end
 local recs = call('HMGET', KEYS[S], unpack(ARGV, 5))
 local all, attempts, since, buried = true, {}, {}, {}
 for i = 1, n do
@@ -70,7 +70,7 @@ if #ids > 0 then
   c[ACKED_TOTAL] = c[ACKED_TOTAL] + #ids
   record(q, 5, #ids, concat(ids), column(attempts, 4), remove_at)
   rate(q, 'a', #ids)
-  remember_call(q)
+  remember_call(q, unusual(concat(answers)))
   close(q)
   if c[MAX_LEASED] > 0 or c[PER_KEY] > 0 then tell(q) end
 end

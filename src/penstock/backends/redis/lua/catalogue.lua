@@ -4,12 +4,11 @@
 -- appended (see _worlds.lua). Answers {0} or {-2} where the catalogue is not as it was.
 --: flows steps worlds
 local OF_QUEUE, FIRST = F + 9, 5
-if sub(ARGV[2], 17) == '1' and call('HGET', KEYS[1], 'call') == sub(ARGV[2], 1, 16) then return {DONE_NOW} end
-if (call('HGET', KEYS[1], 'version') or '0') ~= ARGV[3] then return {CHANGED} end
 local changes = tonumber(ARGV[4])
+if changes > 0 and appended(KEYS[4], 5 + 4 * changes) then return {DONE_NOW} end
+if (call('HGET', KEYS[1], 'version') or '0') ~= ARGV[3] then return {CHANGED} end
 if changes > 0 and not append_world({KEYS[3], KEYS[4], KEYS[5]}, 5 + 4 * changes) then return {CHANGED} end
 call('HINCRBY', KEYS[1], 'version', 1)
-call('HSET', KEYS[1], 'call', sub(ARGV[2], 1, 16))
 
 -- Who is in flight and who may be served, anew: a limit came, went, or is another.
 local function count_flights(q)

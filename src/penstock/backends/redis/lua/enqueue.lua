@@ -10,8 +10,10 @@ local c, n, rows, plain = q.c, tonumber(ARGV[4]), ARGV[5], ARGV[6] == '1'
 local shapes = tonumber(ARGV[7])
 local first, lanes, weights = 8 + shapes, {}, {}
 for i = 1, shapes do lanes[i], weights[i] = sub(ARGV[7 + i], 1, -3), sub(ARGV[7 + i], -2) end
-local again = done_before(q)
-if again and plain then return {DONE_NOW, now} end
+if q.again then return {DONE_NOW, now, q.again ~= true and cmsgpack.unpack(q.again) or nil} end
+-- Sent again, and not remembered: the ids tell, as long as the messages are there.
+local sent_again = sub(ARGV[2], 17) == '1'
+if plain and sent_again and call('HEXISTS', KEYS[S], ARGV[first]) == 1 then return {DONE_NOW, now} end
 local order = math.max(c[ORDER], now)
 local order8 = pack('>I8', order)
 local head = '\2\0\0\0\0\0' .. now8 .. zero8
@@ -55,7 +57,7 @@ local answers, known = {}, {}
 for i = 1, n do
   local _, _, flags = row(i)
   local id = ARGV[first + 2 * i - 2]
-  if flags % 2 == 1 and known[id] == nil then
+  if (flags % 2 == 1 or sent_again) and known[id] == nil then
     local rec = call('HGET', KEYS[S], id)
     if rec and #rec >= 79 and byte(rec) < 3 and u64(rec, 23) > 0 and u64(rec, 23) <= now then
       expire(q, {id}, {rec})
@@ -69,8 +71,7 @@ local ms, ds, ts, dues, waiting = {}, {}, {}, {}, 0
 for i = 1, n do
   local index, weight, flags, delay, ttl, hash = row(i)
   local id = ARGV[first + 2 * i - 2]
-  local answer = (flags % 2 == 1 or again) and (known[id] or 0) ~= 0 and known[id] ~= 6 and id or ''
-  if again and answer == '' and call('HEXISTS', KEYS[S], id) == 1 then answer = id end
+  local answer = (known[id] or 0) ~= 0 and known[id] ~= 6 and id or ''
   if flags >= 2 and answer == '' and c[WINDOW] > 0 then
     local old = call('HGET', KEYS[P], hash)
     if old and u64(old, 1) > now then
@@ -80,7 +81,6 @@ for i = 1, n do
       call('ZADD', KEYS[U], now + c[WINDOW], hash)
     end
   end
-  if again and answer == '' then answer = id end
   answers[i] = answer
   if answer == '' then
     local at, seq8, l = #ids + 1, pack('>I8', c[SEQ] + #ids + 1), lanes[index]
@@ -121,7 +121,7 @@ if #ids > 0 then
   tell(q)
 end
 if #ids > 0 or q.events > 0 then
-  remember_call(q)
+  remember_call(q, #ids < n and cmsgpack.pack(answers))
   close(q)
 end
 return {DONE_NOW, now, answers}

@@ -1,4 +1,4 @@
--- Hand out up to so many ready messages. Touches c m s z o d l t h j b k x f0-f9 of one queue.
+-- Hand out up to so many ready messages. Touches c m s z o d l t h j b k x i f0-f9 of one queue.
 -- ARGV: 3 settings, 4 most, 5 lease in microseconds, 6 consumer.
 -- Answers {0, time, first seq, ids, attempts, times, bodies}; of each message four times: when it expires, one of no
 -- use, when it became visible and when it was enqueued. Of large bodies only the first. With nothing handed out {0, time, when something falls due}; {1} if time has more to do first; {2, time, ids, records} of ended leases.
@@ -7,6 +7,22 @@ local ENDED, SLICE_ENDED, GHOSTS = 2, 500, 256
 local q, no = open(0, 3)
 if not q then return no end
 local c = q.c
+-- Sent again: the same leases, if all of them are still held. Their ids are in the frame that the first time wrote.
+if q.again then
+  local frame_id, from, first, n = unpack(cmsgpack.unpack(q.again))
+  local frame = call('XRANGE', KEYS[J], frame_id, frame_id)[1]
+  local joined, ids = frame and sub(frame[2][2], from, from + 16 * n - 1) or '', {}
+  for i = 1, #joined / 16 do ids[i] = sub(joined, 16 * i - 15, 16 * i) end
+  local attempts, times, began = {}, {}, now
+  for i, rec in ipairs(#ids == n and call('HMGET', KEYS[S], unpack(ids)) or {}) do
+    if not rec or byte(rec) ~= 3 or u64(rec, 31) ~= first + i - 1 or u64(rec, 15) <= now then break end
+    attempts[i], times[i], began = sub(rec, 3, 6), sub(rec, 23, 54), u64(rec, 7)
+  end
+  if #times == n then
+    return {DONE_NOW, began, string.format('%.0f', first), joined, concat(attempts), concat(times), bodies_of(ids)}
+  end
+  if c[SETTINGS] ~= tonumber(ARGV[3]) then return {CHANGED} end
+end
 if tick(q) then close(q) return {MORE} end
 local earliest = tonumber(call('ZRANGE', KEYS[L], 0, 0, 'WITHSCORES')[2] or math.huge)
 if earliest <= now then
@@ -235,7 +251,9 @@ if #ttl > 0 then call('ZREM', KEYS[T], unpack(ttl)) end
 for key, count in pairs(served_keys) do fly(q, key, count) end
 c[LEASED] = c[LEASED] + n
 local joined = concat(ids)
+local from = 61 + #concat(q.runs) + 38 + 1
 record(q, 3, n, joined, column(attempts, 4), lease_end, consumer)
+remember_call(q, cmsgpack.pack({string.format('%.0f-0', c[SEQ]), from, seq + 1, n}))
 close(q)
 if lease_end < earliest then tell(q) end
 return {DONE_NOW, now, string.format('%.0f', seq + 1), joined, concat(attempts), concat(times),

@@ -1,10 +1,11 @@
--- Remove a slice of the messages of one state. Touches c m s z o d l g y t h j b k a f0-f9 of one queue.
+-- Remove a slice of the messages of one state. Touches c m s z o d l g y t h j b k a i f0-f9 of one queue.
 -- ARGV: 3 settings, 4 state, 5 the last seq that counts ('' for now), 6 where to go on, 7 most.
 -- Answers {0, time, how many went, where to go on ('' at the end), the last seq that counts}.
 --: flows steps time
 local INDEX = {[1] = D, [3] = L, [4] = G, [5] = Y}
 local q, no = open(0, 3)
 if not q then return no end
+if q.again then return {DONE_NOW, now, unpack(cmsgpack.unpack(q.again))} end
 local c, state, most, from = q.c, tonumber(ARGV[4]), tonumber(ARGV[7]), ARGV[6]
 if tick(q) then close(q) return {MORE} end
 local last = ARGV[5] == '' and c[SEQ] or tonumber(ARGV[5])
@@ -32,6 +33,7 @@ if #gone > 0 then
   leave(q, gone, recs)
   forget(q, gone, c[SEQ] + 1)
   record(q, 12, #gone, concat(gone), column(attempts, 4), 0)
+  remember_call(q, cmsgpack.pack({#gone, on, string.format('%.0f', last)}))
   if c[PER_KEY] > 0 or c[MAX_LEASED] > 0 then tell(q) end
 end
 if #gone > 0 or q.ticked then close(q) end

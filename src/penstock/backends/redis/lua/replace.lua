@@ -1,11 +1,11 @@
--- Replace waiting messages. Touches c m s z o d t j b k a f0-f9 of one queue.
+-- Replace waiting messages. Touches c m s z o d t j b k a i f0-f9 of one queue.
 -- ARGV: 3 settings, 4 rows, then id, lane and body of each. A row: seq that the record must have (8), weight (2),
 -- delay and ttl in microseconds (8 each). Answers {0, time, '1' or '0' (not as it was) for each}.
 --: flows steps
 local q, no = open(0, 3)
 if not q then return no end
 local c, rows, n, answers = q.c, ARGV[4], (#ARGV - 4) / 3, {}
-if done_before(q) then return {DONE_NOW, now, string.rep('1', n)} end
+if q.again then return same_again(q, n) end
 for i = 1, n do
   local r, id, l = 26 * i - 25, ARGV[2 + 3 * i], ARGV[3 + 3 * i]
   local rec = call('HGET', KEYS[S], id)
@@ -32,7 +32,7 @@ for i = 1, n do
   end
 end
 if q.events > 0 then
-  remember_call(q)
+  remember_call(q, unusual(concat(answers)))
   close(q)
   tell(q)
 end

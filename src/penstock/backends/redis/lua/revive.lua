@@ -3,6 +3,7 @@
 --: flows steps
 local q, no = open(0, 3)
 if not q then return no end
+if q.again then return {DONE_NOW, now, tonumber(q.again)} end
 local c, ids, recs, revived = q.c, {}, {}, {}
 local found = call('HMGET', KEYS[S], unpack(ARGV, 5))
 for i, rec in ipairs(found) do
@@ -18,6 +19,7 @@ if #ids > 0 then
   end
   enter_ready(q, ids, revived, false)
   record(q, 9, #ids, concat(ids), 0, now)
+  remember_call(q, tostring(#ids))
   close(q)
   tell(q)
 end

@@ -7,7 +7,7 @@
 local q, no = open(0, 3)
 if not q then return no end
 local c, kind, rows, n = q.c, tonumber(ARGV[4]), ARGV[5], (#ARGV - 5) / 2
-if done_before(q) then return {DONE_NOW, now, string.rep('1', n)} end
+if q.again then return same_again(q, n) end
 local ids, answers, seen = {}, {}, {}
 for i = 1, n do ids[i] = ARGV[4 + 2 * i] end
 local recs = call('HMGET', KEYS[S], unpack(ids))
@@ -82,7 +82,7 @@ if #o.ids > 0 then
 end
 c[FAILED_TOTAL] = c[FAILED_TOTAL] + #left
 rate(q, 'f', #left)
-remember_call(q)
+remember_call(q, unusual(concat(answers)))
 close(q)
 tell(q)
 return {DONE_NOW, now, concat(answers)}

@@ -7,10 +7,10 @@
 local TARGET = F + 9
 local q, no = open(0, 3)
 if not q then return no end
+local kind, flags, rows, n = tonumber(ARGV[5]), ARGV[8], ARGV[9], (#ARGV - 9) / 4
+if q.again then return same_again(q, n) end
 local t, not_there = open(TARGET, 4)
 if not t then return not_there end
-local kind, flags, rows, n = tonumber(ARGV[5]), ARGV[8], ARGV[9], (#ARGV - 9) / 4
-if done_before(q) then return {DONE_NOW, now, string.rep('1', n)} end
 local ids, answers, seen = {}, {}, {}
 for i = 1, n do ids[i] = ARGV[6 + 4 * i] end
 local here, there = call('HMGET', KEYS[S], unpack(ids)), call('HMGET', KEYS[TARGET + S], unpack(ids))
@@ -55,7 +55,7 @@ if #gone > 0 then
   t.c[ENQUEUED_TOTAL] = t.c[ENQUEUED_TOTAL] + #gone
   record(t, 1, #gone, joined, 0, column(dues, 8), '', reasons, ARGV[6])
   rate(t, 'e', #gone)
-  remember_call(q)
+  remember_call(q, unusual(concat(answers)))
   close(q)
   close(t)
   tell(q)

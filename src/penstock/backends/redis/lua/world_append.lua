@@ -3,5 +3,6 @@
 --: worlds
 local sent_again = sub(ARGV[2], 17) == '1'
 if sent_again and call('HGET', KEYS[1], ARGV[3]) == ARGV[5] then return {DONE_NOW} end
+if appended(KEYS[2], 3) then return {DONE_NOW} end
 if not append_world(KEYS, 3) then return {CHANGED} end
 return {DONE_NOW}
