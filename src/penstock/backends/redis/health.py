@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from penstock.backends.redis.connecting import Server, pairs
-from penstock.errors import PenstockError, QueueNotFound, StorageCorrupt
+from penstock.errors import PenstockError, QueueNotFound, StorageError
 
 if TYPE_CHECKING:
     from penstock.backends.redis.engine import Engine, Known
@@ -76,7 +76,7 @@ def reasons(engine: Engine, numbers: Numbers, durability: str) -> Iterator[str]:
         with contextlib.suppress(QueueNotFound):  # Deleted meanwhile.
             try:
                 yield from engine.with_queue(name, lambda q: list(_of_queue(q, numbers)))
-            except StorageCorrupt as error:
+            except StorageError as error:
                 yield f"queue {name!r} is damaged: {error}; run check with repair"
 
 

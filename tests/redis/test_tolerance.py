@@ -1,0 +1,87 @@
+"""What is damaged, or not allowed, in one place: everything else goes on, and health tells."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from penstock import NewMessage
+from penstock.message import parse_id
+from penstock.testing.harness import take_one
+from tests.redis.stores import Place
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    place = Place()
+    yield place
+    place.close()
+
+
+def test_the_row_of_a_lease_that_is_none_stops_neither_lease_nor_sweep(place: Place) -> None:
+    ps = place.open()
+    q = ps.create_queue("q")
+    message = q.enqueue(b"x")
+    place.client.zadd(place.key("q", "l"), {parse_id(message): 1})
+    assert take_one(q).id == message
+    other = q.enqueue(b"y")
+    place.client.zadd(place.key("q", "l"), {parse_id(other): 1})
+    ps.sweep()
+    assert place.client.zcard(place.key("q", "l")) == 1
+    assert ps.check().ok
+
+
+def test_the_row_of_a_lease_that_ends_later_is_put_right(place: Place) -> None:
+    ps = place.open()
+    q = ps.create_queue("q", lease_s=60)
+    message = q.enqueue(b"x")
+    held = take_one(q)
+    place.client.zadd(place.key("q", "l"), {parse_id(message): 1})
+    assert q.lease() == []
+    assert q.ack([held.receipt])[0].ok
+
+
+def test_a_lease_without_a_body_that_ended_stops_nobody(place: Place) -> None:
+    q = place.open().create_queue("q", lease_s=1, max_attempts=1)
+    message = q.enqueue(b"x")
+    take_one(q)
+    place.client.hdel(place.key("q", "m"), parse_id(message))
+    q.enqueue(b"y")
+    place.clock.advance(2)
+    assert take_one(q).payload == b"y"
+
+
+def test_a_damaged_queue_does_not_stop_what_is_done_for_the_others(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    ps = place.open()
+    for name in ("a", "b", "c"):
+        ps.create_queue(name).enqueue(b"x", ttl_s=1)
+    place.client.set(place.key("a", "c"), b"\xc1broken")
+    place.clock.advance(2)
+    with caplog.at_level(logging.ERROR, "penstock"):
+        ps.sweep()
+        ps.sweep()
+    assert [place.client.hlen(place.key(name, "m")) for name in ("b", "c")] == [0, 0]
+    assert len([one for one in caplog.records if "cannot be swept" in one.message]) == 1
+    ps.queue("b").enqueue(b"x", delay_s=5)
+    assert [one.queue for one in ps.due()] == ["b"]
+    health = ps.health()
+    assert health.status == "degraded"
+    assert "'a' is damaged" in str([*health.reasons.values()])
+
+
+def test_a_frame_that_was_cut_short_leaves_no_half_done_sweep(place: Place) -> None:
+    ps = place.open()
+    q = ps.create_queue("q", journal_retention_s=1)
+    q.enqueue_many([NewMessage(b"x")] * 5)
+    journal = place.key("q", "j")
+    place.client.delete(journal)
+    place.client.xadd(journal, {"f": b"cut"}, id="5-0")
+    q.enqueue_many([NewMessage(b"x", ttl_s=1)] * 7)
+    place.clock.advance(2)
+    ps.sweep()
+    assert q.stats().ready == 5
+    assert place.client.zcard(place.key("q", "z")) == 5
