@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+import penstock
 from penstock import NewMessage
 from penstock.message import parse_id
 from penstock.testing.harness import take_one
@@ -85,3 +86,45 @@ def test_a_frame_that_was_cut_short_leaves_no_half_done_sweep(place: Place) -> N
     ps.sweep()
     assert q.stats().ready == 5
     assert place.client.zcard(place.key("q", "z")) == 5
+
+
+def test_a_user_without_channels_works_and_health_says_so(place: Place) -> None:
+    admin = place.open()
+    q = admin.create_queue("q")
+    place.client.execute_command("ACL", "SETUSER", "deaf", "on", ">word", "~*", "+@all", "resetchannels")
+    ps = penstock.open(place.url.replace("://", "://deaf:word@"), clock=place.clock)
+    try:
+        message = ps.queue("q").enqueue(b"x")
+        assert q.stats().ready == 1
+        held = take_one(ps.queue("q"))
+        assert held.id == message
+        assert ps.queue("q").ack([held.receipt])[0].ok
+        assert "may not publish" in str([*ps.health().reasons.values()])
+        assert admin.health().status == "healthy"
+    finally:
+        ps.close()
+        place.client.execute_command("ACL", "DELUSER", "deaf")
+
+
+def test_health_tells_of_a_server_that_may_throw_away_what_it_holds(place: Place) -> None:
+    ps = place.open()
+    place.client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        health = ps.health()
+    finally:
+        place.client.config_set("maxmemory-policy", "noeviction")
+    assert health.status == "degraded"
+    assert "allkeys-lru" in str([*health.reasons.values()])
+    assert ps.health().status == "healthy"
+
+
+def test_health_tells_of_a_log_that_is_written_later_than_at_open(place: Place) -> None:
+    ps = place.open()
+    place.client.config_set("appendfsync", "everysec")
+    try:
+        health = ps.health()
+    finally:
+        place.client.config_set("appendfsync", "always")
+    assert health.status == "degraded"
+    assert "'interval' now" in str([*health.reasons.values()])
+    assert ps.health().status == "healthy"

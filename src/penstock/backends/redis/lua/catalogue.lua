@@ -58,6 +58,6 @@ for i = 1, changes do
       call('SET', KEYS[at + C], cmsgpack.pack(q.c))
     end
   end
-  call('PUBLISH', KEYS[at + C], '')
+  redis.pcall('PUBLISH', KEYS[at + C], '')
 end
 return {DONE_NOW}
