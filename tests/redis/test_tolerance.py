@@ -128,3 +128,31 @@ def test_health_tells_of_a_log_that_is_written_later_than_at_open(place: Place) 
     assert health.status == "degraded"
     assert "'interval' now" in str([*health.reasons.values()])
     assert ps.health().status == "healthy"
+
+
+@pytest.mark.parametrize("damage", [b"\xc1broken", b"", b"\x93\x01\x02\x03", None])
+def test_counters_that_are_damaged_are_mended_as_lost_ones_are(place: Place, damage: bytes | None) -> None:
+    ps = place.open()
+    q = ps.create_queue("q")
+    q.enqueue(b"x")
+    place.client.delete(place.key("q", "c"))
+    if damage is not None:
+        place.client.set(place.key("q", "c"), damage)
+    assert not ps.check().ok
+    assert ps.check(repair=True).ok
+    assert take_one(q).payload == b"x"
+
+
+def test_counters_are_mended_where_the_journal_was_trimmed_to_nothing(place: Place) -> None:
+    ps = place.open()
+    q = ps.create_queue("q", journal_retention_s=1)
+    q.enqueue_many([NewMessage(b"x")] * 20)
+    q.ack([one.receipt for one in q.lease(20)])
+    place.clock.advance(2)
+    ps.sweep()
+    assert place.client.xlen(place.key("q", "j")) == 0
+    place.client.delete(place.key("q", "c"))
+    assert ps.check(repair=True).ok
+    q.enqueue(b"y")
+    assert take_one(q).payload == b"y"
+    assert ps.check().ok
