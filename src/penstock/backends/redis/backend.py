@@ -27,7 +27,14 @@ from penstock.backends.redis.catalogue import Catalogue
 from penstock.backends.redis.checking import Checking
 from penstock.backends.redis.connecting import Server
 from penstock.backends.redis.engine import Engine
-from penstock.backends.redis.health import NONE, durability_of, reasons, server_reasons
+from penstock.backends.redis.health import (
+    NONE,
+    channel_reasons,
+    durability_of,
+    loss_reasons,
+    reasons,
+    server_reasons,
+)
 from penstock.backends.redis.hooking import Hooking
 from penstock.backends.redis.journal import Journals
 from penstock.backends.redis.keys import Keys
@@ -79,6 +86,7 @@ class RedisBackend:
         self._server = server
         self._path = path
         self._durability = durability_of(server)
+        self._channel_reasons = channel_reasons(server, keys)
         # What the server keeps no log of goes with its process, whatever is on a disk of an hour ago.
         self.capabilities: Capabilities = msgspec.structs.replace(LISTS, persistence=self._durability != NONE)
         engine = self._engine = Engine(server, keys, clock, rng)
@@ -288,7 +296,9 @@ class RedisBackend:
             return BackendHealth("unhealthy", ["the store is closed"])
         try:
             found = [
-                *reasons(self._engine, self._numbers, self._durability),
+                *loss_reasons(self._server, self._durability),
+                *self._channel_reasons,
+                *reasons(self._engine, self._numbers),
                 *server_reasons(self._server),
                 *self._hooking.reasons(),
             ]

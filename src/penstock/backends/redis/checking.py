@@ -16,7 +16,7 @@ from penstock.backends.redis.records import Counters, decode_counters, decode_ev
 from penstock.backends.redis.repairing import Repairing
 from penstock.backends.redis.worlds import Worlds
 from penstock.codec.body import decode_body
-from penstock.errors import BackendUnavailable, PenstockError, QueueNotFound, StorageCorrupt
+from penstock.errors import BackendUnavailable, PenstockError, QueueNotFound, StorageCorrupt, StorageError
 from penstock.event import Event, Kind
 from penstock.message import format_id, state_after
 
@@ -104,7 +104,7 @@ class Checking:
             except QueueNotFound:
                 if self._engine.load(name) is not None:
                     note("counters", name, "")
-            except (StorageCorrupt, BackendUnavailable) as error:
+            except (StorageError, BackendUnavailable) as error:
                 note(*self._why(name, error))
             if progress is not None:
                 progress("queues", place + 1, len(rows))
@@ -113,10 +113,10 @@ class Checking:
         return CheckReport(problems, len(rows), messages, events, dict(kinds))
 
     def _why(self, name: str, error: PenstockError) -> tuple[str, str, str]:
-        raw = self._engine.server.command("GET", self._engine.keys.queue(name)[0])
         try:
+            raw = self._engine.server.command("GET", self._engine.keys.queue(name)[0])
             locked = raw is not None and decode_counters(raw).settings < 0
-        except StorageCorrupt:
+        except StorageError:
             locked = False
         return ("locked" if locked else "counters"), name, str(error)
 

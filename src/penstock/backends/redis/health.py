@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from penstock.backends.redis.connecting import Server, pairs
-from penstock.errors import PenstockError, QueueNotFound, StorageCorrupt
+from penstock.errors import PenstockError, QueueNotFound, StorageError, Unauthorized
 
 if TYPE_CHECKING:
     from penstock.backends.redis.engine import Engine, Known
+    from penstock.backends.redis.keys import Keys
     from penstock.backends.redis.numbers import Numbers
 
 #: `appendfsync` -> the durability mode that it is.
@@ -20,6 +21,10 @@ UNKNOWN = "unknown"
 NONE = "none"
 #: Of fewer calls in the last minutes than this, one slow one in a hundred says nothing.
 JUDGED_CALLS = 100
+CANNOT_PUBLISH = (
+    "this user may not publish to the store's channels: who waits only looks every few seconds; "
+    "give it their pattern (ACL SETUSER … &prefix*)"
+)
 
 
 def durability_of(server: Server) -> str:
@@ -68,15 +73,39 @@ def _memory(server: Server) -> tuple[int, int]:
     return int(rows.get("used_memory", 0)), int(rows.get("maxmemory", 0))
 
 
-def reasons(engine: Engine, numbers: Numbers, durability: str) -> Iterator[str]:
-    """One sentence each."""
-    if durability == NONE:
+def loss_reasons(server: Server, at_open: str) -> Iterator[str]:
+    """What the server may lose by its settings as they are now; nothing of those that it does not tell."""
+    now = durability_of(server)
+    if now == UNKNOWN:
+        now = at_open
+    if now == NONE:
         yield "the server keeps no log (appendonly no): what it holds goes with its process"
+    elif at_open not in (now, UNKNOWN):
+        yield f"durability was {at_open!r} when the store was opened, and is {now!r} now; open it again"
+    try:
+        policy = _settings(server.command("CONFIG", "GET", "maxmemory-policy")).get("maxmemory-policy")
+    except (Unauthorized, StorageError):
+        return
+    if policy not in (None, "noeviction"):
+        yield f"maxmemory-policy is {policy}: the server may throw away parts of queues; set noeviction"
+
+
+def channel_reasons(server: Server, keys: Keys) -> list[str]:
+    """Asked once, when the store is opened: whether this user may publish to the store's channels."""
+    try:
+        server.command("PUBLISH", keys.store, "")
+    except (Unauthorized, StorageError):
+        return [CANNOT_PUBLISH]
+    return []
+
+
+def reasons(engine: Engine, numbers: Numbers) -> Iterator[str]:
+    """One sentence each."""
     for name in engine.all_queues():
         with contextlib.suppress(QueueNotFound):  # Deleted meanwhile.
             try:
                 yield from engine.with_queue(name, lambda q: list(_of_queue(q, numbers)))
-            except StorageCorrupt as error:
+            except StorageError as error:
                 yield f"queue {name!r} is damaged: {error}; run check with repair"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import heapq
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -25,8 +26,10 @@ from penstock.backends.redis.journal import cursor_infos
 from penstock.backends.redis.leasing import Leasing
 from penstock.backends.redis.records import Counters, decode_counters, decode_head
 from penstock.backends.redis.settling import Settling
-from penstock.errors import InvalidMessage, QueueNotFound, StorageCorrupt
+from penstock.errors import InvalidMessage, QueueNotFound, StorageError, StorageFull
 from penstock.message import DueItem, format_id
+
+log = logging.getLogger("penstock")
 
 RATE_WINDOW_S = 60
 #: Lanes that one call looks at.
@@ -177,8 +180,14 @@ class Numbers:
         found = []
         for name, row in self._engine.all_queues().items():
             q = self._engine.known(name, row)
-            with contextlib.suppress(QueueChanged, QueueNotFound):
+            try:
                 found.append(sorted(self._due_of(q, start_us, end, limit, resume)))
+            except (QueueChanged, QueueNotFound):
+                continue  # Deleted, changed or being repaired.
+            except StorageFull:
+                raise
+            except StorageError as error:  # Damaged: `health` says so, and the others are told all the same.
+                log.warning("what falls due in queue %r cannot be told: %s", name, error)
         out: list[DueItem] = []
         for at_us, kind, number, raw, name in heapq.merge(*found):
             if len(out) == limit:
@@ -214,7 +223,7 @@ class Numbers:
     def metrics(self) -> BackendMetrics:
         queues: dict[str, QueueMetrics] = {}
         for name in self._engine.all_queues():
-            with contextlib.suppress(QueueNotFound, StorageCorrupt):  # Deleted meanwhile, or damaged.
+            with contextlib.suppress(QueueNotFound, StorageError):  # Deleted meanwhile, or damaged.
                 queues[name] = self._of_queue(name)
         used = self._engine.server.command("INFO", "memory")
         return BackendMetrics(

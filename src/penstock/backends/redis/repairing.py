@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from penstock.backends.redis.connecting import Arg, pairs
@@ -10,7 +11,7 @@ from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import encode_counters, fresh_counters, lane, level_of
 from penstock.backends.redis.scripts import script
 from penstock.codec.body import decode_body
-from penstock.errors import StorageCorrupt
+from penstock.errors import PenstockError, StorageCorrupt, StorageError
 from penstock.message import DEFAULT_PRIORITY
 
 
@@ -29,6 +30,19 @@ class Repairing:
         # For a queue whose counters are lost; else those that it has stay, but for what is counted.
         fresh = fresh_counters(q.number, q.changed, self._engine.now_us(), q.settings)
         self._step(q, "begin", encode_counters(fresh))
+        try:
+            removed = self._rebuild(q)
+        except StorageError:
+            # What is left undone is found by the next check; a locked queue would serve nobody until then.
+            with contextlib.suppress(PenstockError):
+                self._step(q, "finish", q.changed)
+            raise
+        finally:
+            self._engine.forget(name)
+        return "indexes rebuilt" + (f"; {removed} messages could not be kept" if removed else "")
+
+    def _rebuild(self, q: Known) -> int:
+        """All steps behind the first; how many messages could not be kept."""
         # Bodies first: what goes for its body's sake must not be in an index by then. And once more, for
         # those whose records could not be used.
         removed = self._bodies(q)
@@ -36,8 +50,7 @@ class Repairing:
         self._bodies(q)
         self._walk(q, "dedup")
         self._step(q, "finish", q.changed)
-        self._engine.forget(name)
-        return "indexes rebuilt" + (f"; {removed} messages could not be kept" if removed else "")
+        return removed
 
     def _step(self, q: Known, step: str, *args: Arg) -> list[Any]:
         sent = [*self._engine.head(), step, *args]

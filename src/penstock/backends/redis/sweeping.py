@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
 
 from penstock.backends.redis.connecting import pairs
-from penstock.backends.redis.engine import Engine, Known
+from penstock.backends.redis.engine import Engine, Known, QueueChanged
 from penstock.backends.redis.records import decode_state
 from penstock.backends.redis.settling import Settling
 from penstock.backends.redis.worlds import Worlds
-from penstock.errors import PenstockError, QueueNotFound
+from penstock.errors import PenstockError, QueueNotFound, StorageError, StorageFull
 
 log = logging.getLogger("penstock")
 
@@ -34,6 +33,8 @@ class Sweeping:
         self._worlds = worlds
         self._last = ""
         self._cursor = 0
+        #: Queues whose failure was told.
+        self._failing: set[str] = set()
 
     def sweep(self, budget: int) -> int:
         """Up to so many slices, beginning behind the queue that the last one ended with."""
@@ -67,11 +68,29 @@ class Sweeping:
         return bool(taken) or server.command("GET", key) == me
 
     def _queue(self, name: str, budget: int) -> int:
+        """Up to so many slices of one queue; one that is damaged does not stop those of the others."""
         done = 0
-        with contextlib.suppress(QueueNotFound):  # Deleted meanwhile.
-            while done < budget and self._engine.with_queue(name, self._slice):
+        try:
+            while done < budget and self._once(name):
                 done += 1
+            self._failing.discard(name)
+        except QueueNotFound:
+            self._failing.discard(name)  # Deleted meanwhile.
+        except StorageFull:
+            raise  # The server's trouble, not the queue's.
+        except StorageError as error:
+            if name not in self._failing and not self._engine.closed.is_set():
+                log.error("queue %r cannot be swept, the others are: %s", name, error)
+            self._failing.add(name)
         return done
+
+    def _once(self, name: str) -> bool:
+        for _ in range(2):
+            try:
+                return self._slice(self._engine.queue(name))
+            except QueueChanged as changed:
+                self._engine.forget(name, *changed.args)
+        return False  # A repair has it: nobody waits for that here.
 
     def _trim_worlds(self, budget: int) -> int:
         done = 0

@@ -126,8 +126,9 @@ local function rate(q, kind, n)
   call('HINCRBY', x, kind .. (second % 60), n)
 end
 
--- Whoever waits for this queue looks again. The channel has the name of the counters.
-local function tell(q) call('PUBLISH', KEYS[q.at + C], '') end
+-- Whoever waits for this queue looks again. The channel has the name of the counters. A user who may not publish has
+-- done everything else by then: that is no failure, and `health` tells.
+local function tell(q) redis.pcall('PUBLISH', KEYS[q.at + C], '') end
 
 -- This call is done, should it be sent again; with what its answer is made of, unless that is the usual one.
 local function remember_call(q, answer)

@@ -11,7 +11,9 @@ local function rest(q, level)
   q.c[TAG + level], q.c[WAITED + level] = 0, 0
 end
 
--- Messages became ready: lane -> {how many, order of the first}. `earlier`: they may stand before others.
+-- Messages became ready: lane -> {how many, order of the first, its weight in two bytes}. `earlier`: they may stand
+-- before others. A lane stands in the flows by when its next message would be finished: who is new starts with the
+-- turn served last, and waits for its own. Were it to start there, a stream of new ones would overtake all others.
 local function came(q, lanes, earlier)
   local c, at = q.c, q.at
   local flows, heads = {}, {}
@@ -29,7 +31,7 @@ local function came(q, lanes, earlier)
     if c[PER_KEY] == 0 or in_flight(q, sub(l, 4)) < c[PER_KEY] then
       local some = flows[level] or {}
       flows[level] = some
-      some[#some + 1] = c[TAG + level]
+      some[#some + 1] = c[TAG + level] + 1 / (byte(x[3]) * 256 + byte(x[3], 2))
       some[#some + 1] = l
     end
   end
@@ -77,7 +79,7 @@ local function unblock(q, key)
     if c[READY + level] > 0 and (tag or call('ZSCORE', KEYS[at + O], l)) then
       -- The rest of its turn, and no more than one round of credit or debt, however long it was full.
       local v = c[TAG + level]
-      tag = math.min(math.max(tonumber(tag or v), v - 1), v + 1)
+      tag = math.min(math.max(tonumber(tag or v + 1), v - 1), v + 1)
       call('ZADD', KEYS[at + F + level], 'NX', tag, l)
     end
   end

@@ -87,7 +87,12 @@ local function enter_ready(q, ids, recs, earlier)
     zs[2 * i - 1], zs[2 * i] = '0', l .. sub(rec, 55, 70) .. id
     states[2 * i - 1], states[2 * i] = id, rec
     local x = lanes[l]
-    if x then x[1], x[2] = x[1] + 1, math.min(x[2], order) else lanes[l] = {1, order} end
+    if not x then
+      lanes[l] = {1, order, sub(rec, 69, 70)}
+    else
+      x[1] = x[1] + 1
+      if order < x[2] then x[2], x[3] = order, sub(rec, 69, 70) end
+    end
     if sub(rec, 23, 30) ~= zero8 then ttl[#ttl + 1] = u64(rec, 23) ttl[#ttl + 1] = id end
   end
   call('ZADD', KEYS[q.at + Z], unpack(zs))

@@ -1,17 +1,23 @@
 -- What time does to waiting messages: delays pass and messages expire, a slice at a time.
 local SLICE = 500
 
--- What an index has due, and their records; a row that leads to nothing is dropped, or it would stop the others.
+-- The states whose messages stand in an index.
+local AT_HOME = {[T] = {[1] = true, [2] = true}, [D] = {[1] = true}, [L] = {[3] = true}, [G] = {[4] = true}, [Y] = {[5] = true}}
+
+-- What an index has due, and their records; a row that leads to nothing, or to a message in another state, is
+-- dropped, or it would stop the others; a lease that ends later than its row says is put where it belongs.
 local function due(q, key, most)
   local index, states = KEYS[q.at + key], KEYS[q.at + S]
   local ids = call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, most)
   if #ids == 0 then return ids, ids, 0 end
   local recs, sound, found = call('HMGET', states, unpack(ids)), {}, {}
   for i, rec in ipairs(recs) do
-    if rec and #rec >= 79 then
-      sound[#sound + 1], found[#found + 1] = ids[i], rec
-    else
+    if not rec or #rec < 79 or not AT_HOME[key][byte(rec)] then
       call('ZREM', index, ids[i])
+    elseif key == L and u64(rec, 15) > now then
+      call('ZADD', index, u64(rec, 15), ids[i])
+    else
+      sound[#sound + 1], found[#found + 1] = ids[i], rec
     end
   end
   return sound, found, #ids

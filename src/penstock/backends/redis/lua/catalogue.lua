@@ -31,7 +31,7 @@ local function count_flights(q)
     local lanes = call('ZRANGE', KEYS[at + O], from, from + 499)
     for _, l in ipairs(lanes) do
       if c[PER_KEY] == 0 or in_flight(q, sub(l, 4)) < c[PER_KEY] then
-        call('ZADD', KEYS[at + F + byte(l)], c[TAG + byte(l)], l)
+        call('ZADD', KEYS[at + F + byte(l)], c[TAG + byte(l)] + 1, l)
       end
     end
     from = from + 500
@@ -57,6 +57,6 @@ for i = 1, changes do
       call('SET', KEYS[at + C], cmsgpack.pack(q.c))
     end
   end
-  call('PUBLISH', KEYS[at + C], '')
+  redis.pcall('PUBLISH', KEYS[at + C], '')
 end
 return {DONE_NOW}

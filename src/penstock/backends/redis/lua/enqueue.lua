@@ -20,7 +20,7 @@ local head = '\2\0\0\0\0\0' .. now8 .. zero8
 local ids, zs, ss, added = {}, {}, {}, {}
 
 if plain then
-  local seq, counts = c[SEQ], {}
+  local seq = c[SEQ]
   local before, after = head .. zero8, now8 .. now8 .. order8
   for i = 1, n do
     local index = shapes == 1 and 1 or byte(rows, 2 * i - 1) * 256 + byte(rows, 2 * i)
@@ -29,9 +29,9 @@ if plain then
     ids[i] = id
     zs[2 * i - 1], zs[2 * i] = '0', l .. order8 .. tie .. weight .. id
     ss[2 * i - 1], ss[2 * i] = id, before .. seq8 .. after .. tie .. weight .. l .. '\0\0\0\0\0\0'
-    counts[l] = (counts[l] or 0) + 1
+    local x = added[l]
+    if x then x[1] = x[1] + 1 else added[l] = {1, order, weight} end
   end
-  for l, count in pairs(counts) do added[l] = {count, order} end
   c[ORDER] = order
   call('HSET', KEYS[M], unpack(ARGV, first, first + 2 * n - 1))
   call('HSET', KEYS[S], unpack(ss))
@@ -103,7 +103,8 @@ for i = 1, n do
       zs[#zs + 1] = '0'
       zs[#zs + 1] = l .. place .. id
       c[ORDER] = order
-      added[l] = {(added[l] and added[l][1] or 0) + 1, order}
+      local x = added[l]
+      if x then x[1] = x[1] + 1 else added[l] = {1, order, weight} end
     end
   end
 end

@@ -35,7 +35,6 @@ local wanted = tonumber(ARGV[4])
 if c[MAX_LEASED] > 0 then wanted = math.min(wanted, c[MAX_LEASED] - c[LEASED]) end
 
 local taken, limit, flying, exhausted = {}, c[PER_KEY], {}, {}
-local served_keys = {}
 
 local function room(key)
   if limit == 0 then return math.huge end
@@ -108,7 +107,7 @@ local function serve_one(level, count, l, tag)
   return n
 end
 
--- Serve up to `count` from a level, by start-time fair queueing; how many it were.
+-- Serve up to `count` from a level, by fair queueing; how many it were. Its time is the tag served last.
 local function serve(level, count)
   local f, heap, touched, ghosts = KEYS[F + level], {}, {}, {}
   local listed = call('ZRANGE', f, 0, count > 1 and count - 1 or 1, 'WITHSCORES')
@@ -159,7 +158,6 @@ local function serve(level, count)
     end
     tags[#tags + 1] = flow.tag
     tags[#tags + 1] = flow.lane
-    if limit > 0 then add(served_keys, sub(flow.lane, 4), flow.n) end
   end
   if #heads > 0 then call('ZADD', KEYS[O], unpack(heads)) end
   if #empty > 0 then c[FLOWS + level] = c[FLOWS + level] - call('ZREM', KEYS[O], unpack(empty)) end
@@ -248,7 +246,12 @@ end
 call('HSET', KEYS[S], unpack(states))
 call('ZADD', KEYS[L], unpack(ends))
 if #ttl > 0 then call('ZREM', KEYS[T], unpack(ttl)) end
-for key, count in pairs(served_keys) do fly(q, key, count) end
+if limit > 0 then
+  -- Of what is handed out alone: a dropped row is never settled, and its key would stay full.
+  local served_keys = {}
+  for _, member in ipairs(taken) do add(served_keys, sub(member, 4, -33), 1) end
+  for key, count in pairs(served_keys) do fly(q, key, count) end
+end
 c[LEASED] = c[LEASED] + n
 local joined = concat(ids)
 local from = 61 + #concat(q.runs) + 38 + 1

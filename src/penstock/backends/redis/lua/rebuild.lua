@@ -10,10 +10,27 @@
 --: flows steps
 local LOCKED = -1
 local step, cursor, gone = ARGV[3], ARGV[4], {}
-local raw = call('GET', KEYS[C])
-if not raw and step ~= 'begin' then return {NOT_FOUND} end
-local q = {at = 0, c = cmsgpack.unpack(raw or ARGV[4]), runs = {}, events = 0}
-local c = q.c
+
+-- Counters as they are stored, or nil: damaged ones are worth as much as none.
+local function stored()
+  local raw = redis.pcall('GET', KEYS[C])
+  if type(raw) ~= 'string' then return nil end
+  local read, found = pcall(cmsgpack.unpack, raw)
+  if not read or type(found) ~= 'table' or #found ~= FLOWS + 9 or found[VERSION] ~= 1 then return nil end
+  for i = 1, #found do
+    if type(found[i]) ~= 'number' then return nil end
+  end
+  return found
+end
+
+local c = stored()
+local fresh = not c
+if fresh and step ~= 'begin' then return {NOT_FOUND} end
+if fresh then
+  call('DEL', KEYS[C])
+  c = cmsgpack.unpack(ARGV[4])
+end
+local q = {at = 0, c = c, runs = {}, events = 0}
 
 if step == 'begin' then
   for _, key in ipairs({Z, O, D, L, G, Y, T, U, H, B, K, A}) do call('DEL', KEYS[key]) end
@@ -23,14 +40,28 @@ if step == 'begin' then
   end
   c[SETTINGS], c[DELAYED], c[LEASED], c[DONE], c[DEAD], c[HELD], c[REQUIRED] = LOCKED, 0, 0, 0, 0, 0, 0
   local rows = call('HGETALL', KEYS[W])
-  for i = 2, #rows, 2 do c[REQUIRED] = c[REQUIRED] + cmsgpack.unpack(rows[i])[2] end
-  local last = call('XREVRANGE', KEYS[J], '+', '-', 'COUNT', 1)[1]
-  if last then c[SEQ] = math.max(c[SEQ], tonumber(string.match(last[1], '^%d+'))) end
+  for i = 2, #rows, 2 do
+    local read, row = pcall(cmsgpack.unpack, rows[i])
+    if read and type(row) == 'table' then c[REQUIRED] = c[REQUIRED] + (tonumber(row[2]) or 0) end
+  end
+  -- Not the last entry: that may have been trimmed, and the stream takes no lower number all the same.
+  local about = call('EXISTS', KEYS[J]) == 1 and call('XINFO', 'STREAM', KEYS[J]) or {}
+  for i = 1, #about, 2 do
+    if about[i] == 'last-generated-id' then
+      c[SEQ] = math.max(c[SEQ], tonumber(string.match(about[i + 1], '^%d+')))
+    end
+  end
+  if fresh then
+    -- What was trimmed is known by what is left.
+    local first = call('XRANGE', KEYS[J], '-', '+', 'COUNT', 1)[1]
+    local frame = first and first[2][2] or ''
+    if not first then c[BASE] = c[SEQ] elseif #frame >= 61 then c[BASE] = u64(frame, 6) - 1 end
+  end
   c[BYTES] = 0
   local from = '-'
   repeat
     local page = call('XRANGE', KEYS[J], from, '+', 'COUNT', 500)
-    for _, row in ipairs(page) do c[BYTES] = c[BYTES] + #row[2][2] end
+    for _, row in ipairs(page) do c[BYTES] = c[BYTES] + #(row[2][2] or '') end
     if #page > 0 then from = string.format('%.0f-0', tonumber(string.match(page[#page][1], '^%d+')) + 1) end
   until #page == 0
   cursor = '0'

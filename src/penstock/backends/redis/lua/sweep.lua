@@ -3,7 +3,7 @@
 -- ARGV: 3 settings, 4 microseconds that events are kept ('' for ever), 5 bytes that the journal may have ('' any).
 -- Answers {0, time, slices of work done, ids and records of ended leases}.
 --: flows steps time
-local FRAMES = 100
+local FRAMES, HEAD = 100, 61
 local q, no = open(0, 3)
 if not q then return no end
 local c, work = q.c, 0
@@ -34,8 +34,12 @@ local read = c[SEQ]
 if c[REQUIRED] > 0 then
   local rows = call('HGETALL', KEYS[W])
   for i = 2, #rows, 2 do
-    local row = cmsgpack.unpack(rows[i])
-    if row[2] == 1 then read = math.min(read, row[1]) end
+    local sound, row = pcall(cmsgpack.unpack, rows[i])
+    if not sound or type(row) ~= 'table' or not tonumber(row[1]) then
+      read = 0 -- Who knows how far: nothing goes until that is mended.
+    elseif row[2] == 1 then
+      read = math.min(read, row[1])
+    end
   end
 end
 if c[HELD] > 0 then
@@ -54,9 +58,10 @@ if old then old = now - old end
 if c[BASE] < c[SEQ] - q.events and (old or size) then
   local removed = 0
   local first = call('XRANGE', KEYS[J], '-', '+', 'COUNT', 1)[1]
-  local is_due = first and ((old and unpacked('>I8', first[2][2], 14) < old) or (size and c[BYTES] > size))
+  local is_due = first and #(first[2][2] or '') >= HEAD and ((old and unpacked('>I8', first[2][2], 14) < old) or (size and c[BYTES] > size))
   for _, row in ipairs(is_due and call('XRANGE', KEYS[J], '-', '+', 'COUNT', FRAMES) or {}) do
-    local frame = row[2][2]
+    local frame = row[2][2] or ''
+    if #frame < HEAD then break end -- Damaged: it stays, and `check` tells. An error here would leave half of a change.
     local _, count, first_seq, at, d, r, l, done, dead = unpacked('>BI4I8I8I8I8I8I8I8', frame)
     local last = first_seq + count - 1
     if last > read or not ((old and at < old) or (size and c[BYTES] > size)) then break end
