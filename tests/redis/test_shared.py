@@ -45,7 +45,6 @@ def test_settings_that_another_process_changed_count_at_once(place: Place) -> No
 
 
 def test_a_script_that_another_process_set_sees_the_next_message(place: Place) -> None:
-    pytest.importorskip("lupa")
     one, other = place.open(1), place.open(2)
     q, same = one.create_queue("q"), other.queue("q")
     same.enqueue(b"before")

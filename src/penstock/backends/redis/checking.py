@@ -122,6 +122,9 @@ class Checking:
 
     def _queue(self, q: Known, note: Callable[[str, str, str], None]) -> tuple[int, int]:
         """(messages, events)"""
+        raw = self._engine.server.command("GET", q.keys[0])
+        if raw is not None:
+            decode_counters(raw)  # Damaged ones may look like a queue in repair, which is waited for.
         found: list[tuple[str, str]] = []
         for part in PARTS:
             found += self._part(q, part)
