@@ -25,6 +25,8 @@ from penstock.message import (
 _WAITING = (State.DELAYED, State.READY)
 _PAGE = 500
 _KINDS = [str(kind) for kind in Kind]
+#: Backends that have consumer groups.
+HAVING_GROUPS = ("redis-streams",)
 
 
 class Queue:
@@ -94,7 +96,7 @@ class Queue:
         Without `lease_s`, the queue's own setting counts.
         """
         if group is not None:
-            raise Unsupported("lease(group=…)", "consumer_groups", self._backend.name)
+            raise Unsupported("lease(group=…)", "consumer_groups", self._backend.name, HAVING_GROUPS)
         return self._backend.lease(self.name, max_messages, lease_s, wait_s, consumer)
 
     def ack(self, receipts: Sequence[str]) -> list[Outcome]:

@@ -16,7 +16,7 @@ from tests.redis.one_server import shared
 
 
 class TestRedisLists(BackendSuite):
-    flavour = "redis"
+    flavour, kind = "redis", "lists"
 
     @pytest.fixture(autouse=True)
     def emptied(self) -> Iterator[None]:
@@ -27,7 +27,8 @@ class TestRedisLists(BackendSuite):
     def open_penstock(self, folder: Path, clock: Clock, rng: random.Random) -> penstock.Penstock:
         # What a folder is to other backends, a prefix is here.
         prefix = hashlib.sha256(str(folder).encode()).hexdigest()[:12]
-        return penstock.open(f"{shared(self.flavour).url()}?key_prefix={prefix}-", clock=clock, rng=rng)
+        url = shared(self.flavour).url(self.kind)
+        return penstock.open(f"{url}?key_prefix={prefix}-", clock=clock, rng=rng)
 
 
 class TestValkeyLists(TestRedisLists):

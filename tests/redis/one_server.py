@@ -7,15 +7,17 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from tests.redis.servers import RunningServer, packaged_redis, packaged_valkey
+from tests.redis.servers import RunningServer, installed_redis, packaged_redis, packaged_valkey
 
-_PACKAGED = {"redis": packaged_redis, "valkey": packaged_valkey}
+_PACKAGED = {"redis": packaged_redis, "valkey": packaged_valkey, "installed": installed_redis}
 
 
 def started(folder: Path, flavour: str = "redis", **options: str) -> RunningServer:
     """A server of a test's own, which has to end it."""
     options = {"appendonly": "yes", "appendfsync": "always", **options}
-    server = RunningServer(_PACKAGED[flavour](), folder, options, ())
+    binary = _PACKAGED[flavour]()
+    assert binary is not None, "no redis-server is installed on this machine"
+    server = RunningServer(binary, folder, options, ())
     server.start()
     return server
 

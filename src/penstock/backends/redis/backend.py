@@ -1,4 +1,4 @@
-"""The backend on Redis lists: answers the backend contract from its parts."""
+"""The backends on Redis: answer the backend contract from their parts."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from penstock.backends.base import (
     RekeyReport,
     Throttle,
 )
-from penstock.backends.redis.capabilities import HAVING, LISTS
+from penstock.backends.redis.capabilities import HAVING, LISTS_SORT, Sort
 from penstock.backends.redis.catalogue import Catalogue
 from penstock.backends.redis.checking import Checking
 from penstock.backends.redis.connecting import Server
 from penstock.backends.redis.engine import Engine
+from penstock.backends.redis.groups import Groups
 from penstock.backends.redis.health import (
     NONE,
     channel_reasons,
@@ -71,24 +72,30 @@ from penstock.message import (
 )
 from penstock.settings import QueueSettings
 
-NAME = "redis-lists"
 FORMAT_VERSION = 1
 
 
 class RedisBackend:
     """Queues on a server of the Redis family."""
 
-    name = NAME
-
     def __init__(
-        self, server: Server, keys: Keys, clock: Clock | None, rng: random.Random | None, path: str
+        self,
+        server: Server,
+        keys: Keys,
+        clock: Clock | None,
+        rng: random.Random | None,
+        path: str,
+        sort: Sort = LISTS_SORT,
     ) -> None:
+        self.name = sort.name
         self._server = server
         self._path = path
         self._durability = durability_of(server)
         self._channel_reasons = channel_reasons(server, keys)
         # What the server keeps no log of goes with its process, whatever is on a disk of an hour ago.
-        self.capabilities: Capabilities = msgspec.structs.replace(LISTS, persistence=self._durability != NONE)
+        self.capabilities: Capabilities = msgspec.structs.replace(
+            sort.capabilities, persistence=self._durability != NONE
+        )
         engine = self._engine = Engine(server, keys, clock, rng)
         self._state = UserState(engine)
         self._hooking = Hooking(engine, HookSettings(), self._state.get)
@@ -98,9 +105,12 @@ class RedisBackend:
         self._looking = Looking(engine)
         transferring = Transferring(engine)
         settling = self._settling = Settling(engine, self._looking, self._hooking, transferring)
-        self._sending = Sending(engine, self._looking, self._hooking, NAME)
+        self._sending = Sending(engine, self._looking, self._hooking, sort.name)
         self._leasing = Leasing(engine, self._looking, settling, self._bells)
         self._moving = Moving(engine, self._looking, transferring)
+        if sort.store == "stream":
+            self._groups = Groups(engine, self._catalogue)
+            self._leasing.take_line = self._groups.take_line
         self._journals = Journals(engine)
         self._numbers = Numbers(engine, self._leasing, settling, self._durability)
         self._sweeping = Sweeping(engine, settling, self._worlds)
@@ -277,13 +287,13 @@ class RedisBackend:
         self._no_throttles()
 
     def _no_throttles(self) -> NoReturn:
-        raise Unsupported("throttles", "throttling", NAME, HAVING["throttling"])
+        raise Unsupported("throttles", "throttling", self.name, HAVING["throttling"])
 
     # -- the backend itself
 
     def info(self) -> BackendInfo:
         return BackendInfo(
-            backend=NAME,
+            backend=self.name,
             engine="redis",
             path=self._path,
             durability=self._durability,

@@ -1,6 +1,10 @@
-"""What queues on Redis lists promise; docs/backends.md gives the reason for each flag that is off."""
+"""What queues on Redis promise; docs/backends.md gives the reason for each flag that is off."""
 
 from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import msgspec
 
 from penstock.capabilities import Capabilities
 
@@ -19,7 +23,21 @@ LISTS = Capabilities(
     fifo=True,
 )
 
-#: Who has what this backend lacks.
+STREAMS = msgspec.structs.replace(LISTS, consumer_groups=False)
+
+#: Who has what these backends lack.
 HAVING: dict[str, tuple[str, ...]] = {
     "throttling": ("rocksdb", "memory"),
 }
+
+
+class Sort(NamedTuple):
+    """One of the backends: its name, where it keeps bodies, and what it promises."""
+
+    name: str
+    store: Literal["hash", "stream"]
+    capabilities: Capabilities
+
+
+LISTS_SORT = Sort("redis-lists", "hash", LISTS)
+STREAMS_SORT = Sort("redis-streams", "stream", STREAMS)

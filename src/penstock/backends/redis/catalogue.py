@@ -60,7 +60,7 @@ class Catalogue:
             target = settings.dead_letter
             names = {target} if target is not None and self._row(target) is not None else set()
             self._check(settings, old, names)
-            return [("u", settings.name, QueueRow(old.number, version, settings, old.created_us))]
+            return [("u", settings.name, msgspec.structs.replace(old, changed=version, settings=settings))]
 
         return self._change(changes)
 
@@ -86,6 +86,18 @@ class Catalogue:
             for settings in by_name.values():
                 self._check(settings, rows.get(settings.name), by_name)
             return _differences(rows, by_name, lambda settings: self._new(settings, version), version)
+
+        self._change(changes)
+
+    def revise(self, name: str, revised: Callable[[QueueRow], QueueRow | None]) -> None:
+        """Change what a queue's row has besides its settings; not at all for None."""
+
+        def changes(version: int) -> list[Change] | None:
+            old = self._row(name)
+            if old is None:
+                raise QueueNotFound(name)
+            row = revised(old)
+            return None if row is None else [("u", name, msgspec.structs.replace(row, changed=version))]
 
         self._change(changes)
 
@@ -116,7 +128,7 @@ class Catalogue:
                     body, flag = msgspec.json.encode(row.settings), f"{NUMBER_FLAG}{row.number}"
                     entries.append(Entry(_KINDS[op], body, [name], [flag]))
                 args += self._worlds.appending(SYSTEM_WORLD, entries, engine.new_ids(len(entries)))
-                reply = engine.server.run(script("catalogue"), keys, [*engine.head(), *args])
+                reply = engine.server.run(engine.script("catalogue"), keys, [*engine.head(), *args])
                 engine.forget(*(name for _, name, _ in wanted))
                 if reply[0] != CHANGED:
                     return True
@@ -127,7 +139,8 @@ class Catalogue:
 
     def _new(self, settings: QueueSettings, version: int) -> QueueRow:
         number = int(self._engine.server.command("HINCRBY", self._engine.keys.store, "numbers", 1))
-        return QueueRow(number, version, settings, self._engine.now_us())
+        stream = self._engine.keys.stream_name(settings.name)
+        return QueueRow(number, version, settings, self._engine.now_us(), (), stream)
 
     def _check(self, settings: QueueSettings, old: QueueRow | None, names: Container[str]) -> None:
         if settings.dead_letter is not None and settings.dead_letter not in names:
@@ -153,7 +166,7 @@ def _differences(
         if old is None:
             out.append(("c", name, new(settings)))
         elif old.settings != settings:
-            out.append(("u", name, QueueRow(old.number, version, settings, old.created_us)))
+            out.append(("u", name, msgspec.structs.replace(old, changed=version, settings=settings)))
     return out
 
 

@@ -24,7 +24,8 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import PenstockError, StorageError
 from penstock.redis_settings import RedisSettings
 
-#: The argument of a script that identifies the call: 16 bytes, and b"1" if it may have been done already.
+#: The argument of a script that identifies the call: 16 bytes, b"1" if it may have been done already, and
+#: what else every script of a queue is told.
 CALL_ARG = 1
 CALL_BYTES = 17
 
@@ -120,9 +121,10 @@ class _PlainCall(Call):
 def _repeated(args: Sequence[Arg]) -> Sequence[Arg]:
     """The arguments of a call whose answer got lost: the script looks whether it was done already."""
     call = args[CALL_ARG] if len(args) > CALL_ARG else b""
-    if not isinstance(call, bytes) or len(call) != CALL_BYTES:
+    if not isinstance(call, bytes) or len(call) < CALL_BYTES:
         return args
-    return [*args[:CALL_ARG], call[:-1] + b"1", *args[CALL_ARG + 1 :]]
+    again = call[: CALL_BYTES - 1] + b"1" + call[CALL_BYTES:]
+    return [*args[:CALL_ARG], again, *args[CALL_ARG + 1 :]]
 
 
 class Server:

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.backends.redis.connecting import Arg, Server, pairs
+from penstock.backends.redis.connecting import Arg, Script, Server, pairs
 from penstock.backends.redis.keys import Keys
 from penstock.backends.redis.scripts import script
 from penstock.clock import Clock, SystemClock
-from penstock.errors import BackendUnavailable, QueueNotFound, StorageCorrupt, StorageError
+from penstock.errors import BackendUnavailable, InvalidConfig, QueueNotFound, StorageCorrupt, StorageError
 from penstock.ids import IdGenerator
 from penstock.settings import QueueSettings
 
@@ -40,6 +40,13 @@ _forks: list[None] = []
 os.register_at_fork(after_in_child=lambda: _forks.append(None))
 
 
+class GroupRow(msgspec.Struct, array_like=True, frozen=True):
+    """A consumer group of a queue."""
+
+    name: str
+    number: int
+
+
 class QueueRow(msgspec.Struct, array_like=True, frozen=True):
     """A queue as the catalogue has it. `number` is of this queue alone, `changed` of these settings."""
 
@@ -47,6 +54,10 @@ class QueueRow(msgspec.Struct, array_like=True, frozen=True):
     changed: int
     settings: QueueSettings
     created_us: int
+    #: Whom the line belongs to: the consumer group that leased first. Streams alone have any.
+    groups: tuple[GroupRow, ...] = ()
+    #: The name that the queue's stream was given.
+    stream: str = ""
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -59,6 +70,8 @@ class Known(msgspec.Struct, frozen=True):
     keys: tuple[bytes, ...]
     #: Larger payloads are compressed: as the queue says, else as the backend does.
     compress_over_bytes: int | None
+    #: The consumer group whose line it is; '' if nobody has leased, and where there are none.
+    group: str = ""
 
     @property
     def token_start(self) -> bytes:
@@ -124,11 +137,11 @@ class Engine:
             high, _, low = self._ids.take(count, self.clock.now_ns())
         return [high + number.to_bytes(6, "big") for number in range(low, low + count)]
 
-    def head(self) -> list[Arg]:
+    def head(self, group: str = "") -> list[Arg]:
         """What every script is told first."""
         self.check_process()
         time = SERVERS_TIME if self.by_server else self.clock.now_ns() // 1000
-        return [time, self._caller + next(self._calls).to_bytes(8, "big") + b"0"]
+        return [time, self._caller + next(self._calls).to_bytes(8, "big") + b"0" + group.encode()]
 
     # -- queues
 
@@ -166,7 +179,13 @@ class Engine:
         over = row.settings.compress_over_bytes
         if over is None and self.server.settings.compression:
             over = COMPRESS_OVER_BYTES
-        known = Known(name, row.number, row.changed, row.settings, self.keys.queue(name), over)
+        if row.stream != self.keys.stream_name(name):
+            raise InvalidConfig(
+                f"queue {name!r}: stream_name is {self.keys.stream_name(name)!r:.80}, but the queue was created "
+                f"with {row.stream!r:.80}; configure that, or create another queue and move to it"
+            )
+        group = row.groups[0].name if row.groups else ""
+        known = Known(name, row.number, row.changed, row.settings, self.keys.queue(name), over, group)
         self._known[name] = known
         return known
 
@@ -207,6 +226,9 @@ class Engine:
 
     # -- scripts
 
+    def script(self, name: str) -> Script:
+        return script(name, self.keys.store_kind)
+
     def run(self, name: str, queues: Sequence[Known], *args: Arg) -> list[Any]:
         """A script of one queue or of two; `QueueChanged` if one is not as it is known.
 
@@ -216,7 +238,9 @@ class Engine:
         changed = [q.changed for q in queues]
         attempt = 0
         while attempt < MOST_CHANGES:
-            reply: list[Any] = self.server.run(script(name), keys, [*self.head(), *changed, *args])
+            reply: list[Any] = self.server.run(
+                self.script(name), keys, [*self.head(queues[0].group), *changed, *args]
+            )
             if reply[0] == MORE:
                 continue  # Time has more to do than fits into one call.
             if reply[0] not in (NOT_FOUND, CHANGED):

@@ -7,9 +7,11 @@ what each of them holds.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
-#: Of the layout: part of every key.
-LAYOUT = b"1"
+#: Of the layout, by where bodies are: part of every key. Stores of both kinds may share a prefix.
+LAYOUTS = {"hash": b"ps1:", "stream": b"pss1:"}
 
 #: Of a queue, in the order in which scripts expect them.
 OF_QUEUE = (
@@ -30,8 +32,13 @@ def escaped(name: str) -> bytes:
 class Keys:
     """The keys of one store: whatever shares its prefix."""
 
-    def __init__(self, prefix: str) -> None:
-        self._prefix = prefix.encode() + b"ps" + LAYOUT + b":"
+    def __init__(
+        self, prefix: str, store: str = "hash", stream_names: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self.store_kind = store
+        #: Queues whose streams were given names.
+        self._stream_names = stream_names
+        self._prefix = prefix.encode() + LAYOUTS[store]
         # A tag that no name is escaped to.
         own = self._prefix + b"{~}:"
         #: Settings of queues by name.
@@ -49,7 +56,13 @@ class Keys:
 
     def queue(self, name: str) -> tuple[bytes, ...]:
         start = self._prefix + b"{" + escaped(name) + b"}:"
-        return tuple(start + part for part in OF_QUEUE)
+        named = self._stream_names.get(name)
+        if named is None:
+            return tuple(start + part for part in OF_QUEUE)
+        return tuple(start + (b"stream:" + escaped(named) if part == b"m" else part) for part in OF_QUEUE)
+
+    def stream_name(self, queue: str) -> str:
+        return self._stream_names.get(queue, "")
 
     def world(self, name: str) -> bytes:
         """The frames of a world."""

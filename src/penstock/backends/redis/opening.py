@@ -1,10 +1,11 @@
-"""The factory of the backend on Redis lists; what it cannot do, or its server does not give, is refused."""
+"""The factories of the backends on Redis; what one cannot do, or its server does not give, is refused."""
 
 from __future__ import annotations
 
 import random
 
 from penstock.backends.redis.backend import RedisBackend
+from penstock.backends.redis.capabilities import LISTS_SORT, Sort
 from penstock.backends.redis.connecting import connect
 from penstock.backends.redis.health import NONE, UNKNOWN, durability_of
 from penstock.backends.redis.keys import Keys
@@ -20,6 +21,13 @@ _MODES = (UNKNOWN, NONE, "os", "interval", "sync")
 def open_lists(
     settings: RedisSettings, clock: Clock | None, rng: random.Random | None, keys: KeyProvider | None
 ) -> RedisBackend:
+    return open_sort(settings, clock, rng, LISTS_SORT)
+
+
+def open_sort(
+    settings: RedisSettings, clock: Clock | None, rng: random.Random | None, sort: Sort
+) -> RedisBackend:
+    """A store of a sort, if its server gives what is asked of it."""
     _check(settings)
     # The connection waits for real, whatever the clock of the queues says.
     server = connect(settings)
@@ -31,7 +39,9 @@ def open_lists(
                 f"{settings.url}: durability is {asked!r}, but the server gives {given!r}; set appendonly "
                 "and appendfsync there, or ask for less"
             )
-        return RedisBackend(server, Keys(settings.key_prefix), clock, rng, settings.url)
+        names = {queue: own.stream_name for queue, own in settings.queues.items() if own.stream_name}
+        keys_of_store = Keys(settings.key_prefix, sort.store, names)
+        return RedisBackend(server, keys_of_store, clock, rng, settings.url, sort)
     except BaseException:
         server.close()
         raise

@@ -30,6 +30,8 @@ BURIED = 1
 #: length of the key; then key, consumer and reason.
 _FIXED = struct.Struct(">BBIQQQQQQ16sBH")
 _SIZE = _FIXED.size
+#: What leads to the entry of a stream, where bodies are in one: at the end of a record.
+ENTRY_BYTES = 8
 
 
 class StateRecord(msgspec.Struct, frozen=True, gc=False):
@@ -72,7 +74,7 @@ def decode_state(raw: bytes) -> StateRecord:
         key = raw[_SIZE:at]
         consumer_end = at + 2 + int.from_bytes(raw[at : at + 2], "big")
         reason_end = consumer_end + 4 + int.from_bytes(raw[consumer_end : consumer_end + 4], "big")
-        if reason_end != len(raw) or not 1 <= numbers[0] <= GONE:
+        if len(raw) - reason_end not in (0, ENTRY_BYTES) or not 1 <= numbers[0] <= GONE:
             raise StorageCorrupt(f"state record of {len(raw)} bytes does not decode")
         consumer, reason = raw[at + 2 : consumer_end], raw[consumer_end + 4 : reason_end]
         fields: list[Any] = [*numbers[:-1], key, consumer.decode(), reason.decode()]

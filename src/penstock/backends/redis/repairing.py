@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from penstock.backends.redis.connecting import Arg, pairs
+from penstock.backends.redis.connecting import Arg
 from penstock.backends.redis.engine import Engine, Known
 from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import encode_counters, fresh_counters, lane, level_of
-from penstock.backends.redis.scripts import script
 from penstock.codec.body import decode_body
 from penstock.errors import PenstockError, StorageCorrupt, StorageError
 from penstock.message import DEFAULT_PRIORITY
@@ -53,8 +52,8 @@ class Repairing:
         return removed
 
     def _step(self, q: Known, step: str, *args: Arg) -> list[Any]:
-        sent = [*self._engine.head(), step, *args]
-        reply: list[Any] = self._engine.server.run(script("rebuild"), q.keys, sent)
+        sent = [*self._engine.head(q.group), step, *args]
+        reply: list[Any] = self._engine.server.run(self._engine.script("rebuild"), q.keys, sent)
         return reply
 
     def _walk(self, q: Known, step: str) -> int:
@@ -67,22 +66,22 @@ class Repairing:
 
     def _bodies(self, q: Known) -> int:
         """Bodies without a record are ready again; those that do not decode go to quarantine."""
-        server, bodies, states = self._engine.server, q.keys[1], q.keys[2]
-        cursor, gone = 0, 0
+        server = self._engine.server
+        cursor, gone = b"0", 0
         while True:
-            cursor, page = server.command("HSCAN", bodies, cursor, "COUNT", 200)
-            for raw_id, raw in pairs(page):
+            _, _, cursor, page = self._step(q, "bodies", cursor)
+            for raw_id, raw, entry, is_known in page:
                 try:
                     body = decode_body(raw)
                 except StorageCorrupt as error:
                     item = self._quarantine.row(q.name, "bodies", raw_id, str(error), raw)
                     server.command("HSET", self._engine.keys.quarantine, *item)
-                    self._step(q, "drop", raw_id)
+                    self._step(q, "drop", raw_id, entry)
                     gone += 1
                     continue
-                if not server.command("HEXISTS", states, raw_id):
+                if is_known == b"0":
                     priority = DEFAULT_PRIORITY if q.settings.fifo else body.priority
                     line = lane(level_of(priority), body.fairness_key.encode())
-                    self._step(q, "lost", raw_id, line, body.weight)
-            if int(cursor) == 0:
+                    self._step(q, "lost", raw_id, line, body.weight, entry, len(raw))
+            if cursor == b"0":
                 return gone

@@ -11,13 +11,21 @@ from penstock.backends.redis.connecting import Script
 _PARTS = re.compile(r"^--:((?: [a-z]+)+)$", re.MULTILINE)
 
 
+#: Parts that there are several of: one for each way to keep bodies.
+OF_STORE = frozenset(("bodies", "scan"))
+
+
 @cache
-def script(name: str) -> Script:
-    """An operation by its file's name. `--: part …` in it says which parts besides the core go before it."""
+def script(name: str, store: str = "hash") -> Script:
+    """An operation by its file's name. `--: part …` in it says which parts besides the core go before it.
+
+    `store` is where bodies are, `hash` or `stream`: no operation is written twice for it.
+    """
     text = _file(f"{name}.lua")
     found = _PARTS.search(text)
     parts = ["core", *(found[1].split() if found else ())]
-    return Script(name, "\n".join([*(_file(f"_{part}.lua") for part in parts), text]).encode())
+    files = [f"_{part}_{store}.lua" if part in OF_STORE else f"_{part}.lua" for part in parts]
+    return Script(name, "\n".join([*map(_file, files), text]).encode())
 
 
 def _file(name: str) -> str:

@@ -4,7 +4,8 @@
 --   c counters    m bodies     s states      z ready       o heads       d delayed    l leased
 --   g done        y dead       t ttl         u dedup times p dedup ids   h held       j journal
 --   b blocked     k in flight  a buried      w cursors     x rates       i calls      f0-f9 flows by level
--- ARGV[1] is the time in microseconds, -1 for the server's own; ARGV[2] a call's id, and '1' if it is sent again.
+-- ARGV[1] is the time in microseconds, -1 for the server's own; ARGV[2] a call's id (16), '1' if it is sent again, and
+-- the consumer group, where there is one.
 local call, sub, byte, concat = redis.call, string.sub, string.byte, table.concat
 local pack, unpacked = struct.pack, struct.unpack
 local C, M, S, Z, O, D, L, G, Y, T, U, P, H, J, B, K, A, W, X, I, F =
@@ -32,7 +33,7 @@ local now8, zero8 = pack('>I8', now), '\0\0\0\0\0\0\0\0'
 -- The answer, behind the call's id, has the score that the id has.
 local function done_before(at)
   local id, calls = sub(ARGV[2], 1, 16), KEYS[at + I]
-  local time = sub(ARGV[2], 17) == '1' and call('ZSCORE', calls, id)
+  local time = sub(ARGV[2], 17, 17) == '1' and call('ZSCORE', calls, id)
   if not time then return nil end
   for _, member in ipairs(call('ZRANGEBYSCORE', calls, time, time)) do
     if #member > 16 and sub(member, 1, 16) == id then return sub(member, 17) end
@@ -153,7 +154,7 @@ local function consumer_of(rec)
   local at = after_lane(rec)
   return sub(rec, at + 2, at + 1 + byte(rec, at) * 256 + byte(rec, at + 1))
 end
--- Length and text of the reason.
+-- Length and text of the reason, and what leads to the body (see _bodies_stream.lua).
 local function reason_of(rec)
   local at = after_lane(rec)
   return sub(rec, at + 2 + byte(rec, at) * 256 + byte(rec, at + 1))

@@ -10,14 +10,14 @@ local function turned(rec, state, attempts4, until8, expires8, seq8, visible8, p
   return string.char(state) .. sub(rec, 2, 2) .. (attempts4 or sub(rec, 3, 6)) .. now8 .. until8
     .. (expires8 or sub(rec, 23, 30)) .. seq8 .. (visible8 or sub(rec, 39, 46)) .. sub(rec, 47, 54)
     .. (place or sub(rec, 55, 70)) .. sub(rec, 71, at - 1)
-    .. pack('>I2', #consumer) .. consumer .. (reason and reason ~= '' and pack('>I4', #reason) .. reason or reason_of(rec))
+    .. pack('>I2', #consumer) .. consumer .. (reason and reason ~= '' and pack('>I4', #reason) .. reason .. entry_of(rec) or reason_of(rec))
 end
 
 -- Messages leave the states they are in: index rows, counters, flows. Bodies and records stay.
 local function leave(q, ids, recs)
   local c, at = q.c, q.at
   local ready, lanes, ttl, buried, flying = {}, {}, {}, {}, {}
-  local of = {[1] = {}, [3] = {}, [4] = {}, [5] = {}}
+  local of, leased = {[1] = {}, [3] = {}, [4] = {}, [5] = {}}, {}
   for i, rec in ipairs(recs) do
     local id, state = ids[i], byte(rec)
     if state == 2 then
@@ -27,6 +27,7 @@ local function leave(q, ids, recs)
     else
       local some = of[state]
       some[#some + 1] = id
+      if state == 3 then leased[#leased + 1] = rec end
       if c[PER_KEY] > 0 and (state == 3 or state == 1 and c[FIFO] == 1) then add(flying, sub(lane_of(rec), 4), 1) end
     end
     if state < 3 and sub(rec, 23, 30) ~= zero8 then ttl[#ttl + 1] = id end
@@ -37,6 +38,7 @@ local function leave(q, ids, recs)
     local some = of[state]
     if #some > 0 then call('ZREM', KEYS[at + key], unpack(some)) end
   end
+  if #leased > 0 then release(at, leased) end
   if #ttl > 0 then call('ZREM', KEYS[at + T], unpack(ttl)) end
   if #buried > 0 then call('ZREM', KEYS[at + A], unpack(buried)) end
   c[DELAYED], c[LEASED] = c[DELAYED] - #of[1], c[LEASED] - #of[3]
@@ -46,10 +48,10 @@ local function leave(q, ids, recs)
 end
 
 -- Messages are gone by the events from `seq` on: their bodies go, unless a required cursor has yet to read so far.
-local function forget(q, ids, seq)
+local function forget(q, ids, recs, seq)
   local at = q.at
   if q.c[REQUIRED] == 0 then
-    call('HDEL', KEYS[at + M], unpack(ids))
+    drop_bodies(at, ids, recs)
     call('HDEL', KEYS[at + S], unpack(ids))
     return
   end
@@ -58,7 +60,7 @@ local function forget(q, ids, seq)
     held[2 * i - 1], held[2 * i] = seq + i - 1, id
     gone[2 * i - 1] = id
     gone[2 * i] = '\6\0\0\0\0\0' .. now8 .. zero8 .. zero8 .. pack('>I8', seq + i - 1)
-      .. zero8 .. zero8 .. zero8 .. zero8 .. '\0\0\0' .. '\0\0\0\0\0\0'
+      .. zero8 .. zero8 .. zero8 .. zero8 .. '\0\0\0' .. '\0\0\0\0\0\0' .. entry_of(recs[i])
   end
   call('ZADD', KEYS[at + H], unpack(held))
   call('HSET', KEYS[at + S], unpack(gone))

@@ -26,7 +26,7 @@ end
 -- These waiting messages are past their time to live.
 local function expire(q, ids, recs)
   leave(q, ids, recs)
-  forget(q, ids, q.c[SEQ] + 1)
+  forget(q, ids, recs, q.c[SEQ] + 1)
   record(q, 11, #ids, concat(ids), 0, 0)
 end
 

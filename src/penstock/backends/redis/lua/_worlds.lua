@@ -1,6 +1,6 @@
 -- Whether a call that is sent again has appended already: its first entry is there. `at` as below.
 local function appended(entries, at)
-  if sub(ARGV[2], 17) ~= '1' or ARGV[at + 4] == '0' then return false end
+  if sub(ARGV[2], 17, 17) ~= '1' or ARGV[at + 4] == '0' then return false end
   return call('HEXISTS', entries, ARGV[at + 5 + 2 * tonumber(ARGV[at + 3])]) == 1
 end
 

@@ -1,6 +1,6 @@
 -- These are done. Touches c m s l g h j b k a x i f0-f9 of one queue, and o to serve a key again.
 -- ARGV: 3 settings, 4 tokens (8 each), then the ids. Answers {0, time, '' or '0' (stale) for each, leased since}.
---: flows steps
+--: bodies flows steps
 local q, no = open(0, 3)
 if not q then return no end
 local c, tokens, n = q.c, ARGV[4], #ARGV - 4
@@ -16,9 +16,9 @@ end
 
 -- By far the most: every receipt holds its message, and nothing is kept or counted by key.
 if all and c[RETENTION] == 0 and c[REQUIRED] == 0 and c[PER_KEY] == 0 then
-  call('HDEL', KEYS[M], unpack(ARGV, 5))
   local removed = call('HDEL', KEYS[S], unpack(ARGV, 5))
   if removed == n then
+    finish(0, ARGV, 5, recs)
     call('ZREM', KEYS[L], unpack(ARGV, 5))
     if #buried > 0 then call('ZREM', KEYS[A], unpack(buried)) end
     c[LEASED], c[ACKED_TOTAL] = c[LEASED] - n, c[ACKED_TOTAL] + n
@@ -65,7 +65,7 @@ if #ids > 0 then
     end
     enter(q, 4, ids, held)
   else
-    forget(q, ids, c[SEQ] + 1)
+    forget(q, ids, held, c[SEQ] + 1)
   end
   c[ACKED_TOTAL] = c[ACKED_TOTAL] + #ids
   record(q, 5, #ids, concat(ids), column(attempts, 4), remove_at)

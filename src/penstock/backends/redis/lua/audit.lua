@@ -1,6 +1,6 @@
 -- A slice of one of a queue's keys, against what it must agree with. Reads c m s z o d l g y t u p h b k a f0-f9.
 -- ARGV: 3 settings, 4 what, 5 cursor. Answers {0, time, next cursor ('0' at the end), problems (kind, where), looked at}.
---: flows
+--: bodies flows scan
 local INDEX = {d = {D, 1}, l = {L, 3}, g = {G, 4}, y = {Y, 5}, h = {H, 6}}
 local q, no = open(0, 3)
 if not q then return no end
@@ -16,7 +16,7 @@ local function sound(rec)
   local at = after_lane(rec)
   if #rec < at + 1 then return false end
   at = at + 2 + byte(rec, at) * 256 + byte(rec, at + 1)
-  return #rec >= at + 3 and #rec == at + 3 + unpacked('>I4', rec, at)
+  return #rec >= at + 3 and #rec == at + 3 + unpacked('>I4', rec, at) + #entry_of(rec)
 end
 
 local function scored(key, id, expected)
@@ -27,7 +27,7 @@ end
 local function of_state(id, rec)
   if not sound(rec) then return wrong('record', id) end
   local state, until_us, expires = byte(rec), u64(rec, 15), u64(rec, 23)
-  if call('HEXISTS', KEYS[M], id) == 0 then wrong('body missing', id) end
+  if not has_body(id, rec) then wrong('body missing', id) end
   if state == 2 then
     if not call('ZSCORE', KEYS[Z], lane_of(rec) .. sub(rec, 55, 70) .. id) then wrong('ready row missing', id) end
   elseif state == 6 then
@@ -35,6 +35,7 @@ local function of_state(id, rec)
   elseif not scored(({[1] = D, [3] = L, [4] = G, [5] = Y})[state], id, until_us > 0 and until_us or math.huge) then
     wrong('state row missing', id)
   end
+  if state == 3 and not is_pending(rec) then wrong('not pending', id) end
   if state < 3 and expires > 0 and not scored(T, id, expires) then wrong('ttl row missing', id) end
   if byte(rec, 2) == 1 and not call('ZSCORE', KEYS[A], id) then wrong('buried row missing', id) end
 end
@@ -80,7 +81,8 @@ local function counters()
     if count ~= x[1] then wrong('counter', name) end
   end
   if call('HLEN', KEYS[S]) ~= all then wrong('counter', 'records') end
-  if call('HLEN', KEYS[M]) ~= all then wrong('counter', 'bodies') end
+  if count_bodies() ~= all then wrong('counter', 'bodies') end
+  if count_pending(c) ~= c[LEASED] then wrong('counter', 'pending') end
   if call('HLEN', KEYS[P]) ~= call('ZCARD', KEYS[U]) then wrong('counter', 'dedup') end
   local flows = 0
   for level = 0, 9 do
@@ -102,20 +104,31 @@ if what == 'c' then
   counters()
   return {DONE_NOW, now, '0', problems, {call('GET', KEYS[C]), call('HLEN', KEYS[S])}}
 end
-if what == 's' or what == 'm' or what == 'p' then
-  local page = call('HSCAN', KEYS[what == 's' and S or what == 'm' and M or P], cursor, 'COUNT', 200)
+if what == 'm' then
+  local page
+  cursor, page = page_of_bodies(cursor)
+  for i, one in ipairs(page) do
+    looked[2 * i - 1], looked[2 * i] = one[1], one[2]
+    if not one[4] then wrong('body of nothing', one[1]) end
+  end
+elseif what == 'e' then
+  local page
+  cursor, page = page_of_pending(cursor)
+  for _, one in ipairs(page) do
+    local rec = call('HGET', KEYS[S], one[2])
+    if not rec or not sound(rec) or byte(rec) ~= 3 or name_of(rec) ~= one[1] then wrong('pending of nothing', one[1]) end
+  end
+elseif what == 's' or what == 'p' then
+  local page = call('HSCAN', KEYS[what == 's' and S or P], cursor, 'COUNT', 200)
   cursor = page[1]
   for i = 1, #page[2], 2 do
     local id, value = page[2][i], page[2][i + 1]
     if what == 's' then
       of_state(id, value)
-    elseif what == 'p' then
-      if #value ~= 24 or not scored(U, id, u64(value, 1)) then wrong('dedup row missing', id) end
-    elseif call('HEXISTS', KEYS[S], id) == 0 then
-      wrong('body of nothing', id)
+    elseif #value ~= 24 or not scored(U, id, u64(value, 1)) then
+      wrong('dedup row missing', id)
     end
   end
-  if what == 'm' then looked = page[2] end
 else
   local page = call('ZSCAN', KEYS[({z = Z, d = D, l = L, g = G, y = Y, t = T, h = H, a = A, u = U, o = O})[what]], cursor,
     'COUNT', 200)

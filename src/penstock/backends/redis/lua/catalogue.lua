@@ -2,8 +2,8 @@
 -- KEYS: store, queues, worlds, entries, frames of the system's world; then all keys of each queue.
 -- ARGV: 3 version of the catalogue, 4 changes; op ('c', 'u', 'd'), name, row and counters of each; then what is to be
 -- appended (see _worlds.lua). Answers {0} or {-2} where the catalogue is not as it was.
---: flows steps worlds
-local OF_QUEUE, FIRST = F + 9, 5
+--: bodies flows steps worlds
+local FIRST = 5
 local changes = tonumber(ARGV[4])
 if changes > 0 and appended(KEYS[4], 5 + 4 * changes) then return {DONE_NOW} end
 if (call('HGET', KEYS[1], 'version') or '0') ~= ARGV[3] then return {CHANGED} end

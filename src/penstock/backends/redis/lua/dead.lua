@@ -7,4 +7,5 @@ local index, from = KEYS[ARGV[4] == 'y' and Y or A], tonumber(ARGV[5])
 local ids = call('ZRANGE', index, from, from + tonumber(ARGV[6]) - 1)
 local seq = string.format('%.0f', q.c[SEQ])
 if #ids == 0 then return {DONE_NOW, now, {}, {}, {}, seq} end
-return {DONE_NOW, now, ids, call('HMGET', KEYS[S], unpack(ids)), bodies_of(ids), seq}
+local recs = call('HMGET', KEYS[S], unpack(ids))
+return {DONE_NOW, now, ids, recs, bodies_of(ids, recs), seq}

@@ -3,7 +3,7 @@
 -- A shape is a lane and, in two bytes, a weight: mostly all of a batch have the same. A row: shape (2); where not all
 -- are plain, flags (1 id given, 2 dedup), delay and ttl in microseconds (8 each) and the hashed dedup id (16) follow.
 -- Answers {0, time} for plain ones, else {0, time, for each '' or the id that answers for it}.
---: flows steps time
+--: bodies flows steps time
 local q, no = open(0, 3)
 if not q then return no end
 local c, n, rows, plain = q.c, tonumber(ARGV[4]), ARGV[5], ARGV[6] == '1'
@@ -21,19 +21,20 @@ local ids, zs, ss, added = {}, {}, {}, {}
 
 if plain then
   local seq = c[SEQ]
-  local before, after = head .. zero8, now8 .. now8 .. order8
+  local before, after, last = head .. zero8, now8 .. now8 .. order8, '\0\0\0\0\0\0'
   for i = 1, n do
     local index = shapes == 1 and 1 or byte(rows, 2 * i - 1) * 256 + byte(rows, 2 * i)
     local id, l, weight, seq8 = ARGV[first + 2 * i - 2], lanes[index], weights[index], pack('>I8', seq + i)
     local tie = sub(seq8, 3)
     ids[i] = id
     zs[2 * i - 1], zs[2 * i] = '0', l .. order8 .. tie .. weight .. id
-    ss[2 * i - 1], ss[2 * i] = id, before .. seq8 .. after .. tie .. weight .. l .. '\0\0\0\0\0\0'
+    if IN_STREAM then last = '\0\0\0\0\0\0' .. entry_for(seq8, #ARGV[first + 2 * i - 1]) end
+    ss[2 * i - 1], ss[2 * i] = id, before .. seq8 .. after .. tie .. weight .. l .. last
     local x = added[l]
     if x then x[1] = x[1] + 1 else added[l] = {1, order, weight} end
   end
   c[ORDER] = order
-  call('HSET', KEYS[M], unpack(ARGV, first, first + 2 * n - 1))
+  put_bodies(0, ARGV, first, n, seq)
   call('HSET', KEYS[S], unpack(ss))
   call('ZADD', KEYS[Z], unpack(zs))
   came(q, added)
@@ -90,6 +91,7 @@ for i = 1, n do
     ids[at], ms[2 * at - 1], ms[2 * at] = id, id, ARGV[first + 2 * i - 1]
     local place = (delay > 0 and visible8 or order8) .. sub(seq8, 3) .. weight
     local rest_of = expires8 .. seq8 .. visible8 .. now8 .. place .. l .. '\0\0\0\0\0\0'
+      .. entry_for(seq8, #ARGV[first + 2 * i - 1])
     ss[2 * at - 1] = id
     dues[at] = visible8
     if ttl > 0 then ts[#ts + 1] = now + ttl ts[#ts + 1] = id end
@@ -109,7 +111,7 @@ for i = 1, n do
   end
 end
 if #ids > 0 then
-  call('HSET', KEYS[M], unpack(ms))
+  put_bodies(0, ms, 1, #ids, c[SEQ])
   call('HSET', KEYS[S], unpack(ss))
   if #zs > 0 then call('ZADD', KEYS[Z], unpack(zs)) end
   if #ds > 0 then call('ZADD', KEYS[D], unpack(ds)) end

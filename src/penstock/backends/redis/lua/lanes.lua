@@ -1,7 +1,7 @@
 -- Numbers of lanes that have ready messages, some at a time. Touches c m s z o d t h j k b a f0-f9 of one queue.
 -- ARGV: 3 settings, 4 how many to pass over, 5 most.
 -- Answers {0, time, {lane, depth, head, in flight} of each}; {1} if time has more to do first.
---: flows steps time
+--: bodies flows steps time
 local q, no = open(0, 3)
 if not q then return no end
 local more = tick(q)

@@ -2,7 +2,7 @@
 -- ARGV: 3 settings, 4 most, 5 lease in microseconds, 6 consumer.
 -- Answers {0, time, first seq, ids, attempts, times, bodies}; of each message four times: when it expires, one of no
 -- use, when it became visible and when it was enqueued. Of large bodies only the first. With nothing handed out {0, time, when something falls due}; {1} if time has more to do first; {2, time, ids, records} of ended leases.
---: flows steps time bodies
+--: bodies flows steps time
 local ENDED, SLICE_ENDED, GHOSTS = 2, 500, 256
 local q, no = open(0, 3)
 if not q then return no end
@@ -13,13 +13,13 @@ if q.again then
   local frame = call('XRANGE', KEYS[J], frame_id, frame_id)[1]
   local joined, ids = frame and sub(frame[2][2], from, from + 16 * n - 1) or '', {}
   for i = 1, #joined / 16 do ids[i] = sub(joined, 16 * i - 15, 16 * i) end
-  local attempts, times, began = {}, {}, now
-  for i, rec in ipairs(#ids == n and call('HMGET', KEYS[S], unpack(ids)) or {}) do
+  local attempts, times, began, recs = {}, {}, now, #ids == n and call('HMGET', KEYS[S], unpack(ids)) or {}
+  for i, rec in ipairs(recs) do
     if not rec or byte(rec) ~= 3 or u64(rec, 31) ~= first + i - 1 or u64(rec, 15) <= now then break end
     attempts[i], times[i], began = sub(rec, 3, 6), sub(rec, 23, 54), u64(rec, 7)
   end
   if #times == n then
-    return {DONE_NOW, began, string.format('%.0f', first), joined, concat(attempts), concat(times), bodies_of(ids)}
+    return {DONE_NOW, began, string.format('%.0f', first), joined, concat(attempts), concat(times), bodies_of(ids, recs)}
   end
   if c[SETTINGS] ~= tonumber(ARGV[3]) then return {CHANGED} end
 end
@@ -243,6 +243,7 @@ for i, rec in ipairs(recs) do
     .. (#rec == at + 5 and no_reason or name .. sub(rec, at + 2))
   ends[2 * i - 1], ends[2 * i] = end_text, id
 end
+local bodies = claim(ids, recs, consumer, attempts)
 call('HSET', KEYS[S], unpack(states))
 call('ZADD', KEYS[L], unpack(ends))
 if #ttl > 0 then call('ZREM', KEYS[T], unpack(ttl)) end
@@ -259,5 +260,4 @@ record(q, 3, n, joined, column(attempts, 4), lease_end, consumer)
 remember_call(q, cmsgpack.pack({string.format('%.0f-0', c[SEQ]), from, seq + 1, n}))
 close(q)
 if lease_end < earliest then tell(q) end
-return {DONE_NOW, now, string.format('%.0f', seq + 1), joined, concat(attempts), concat(times),
-  bodies_of(ids)}
+return {DONE_NOW, now, string.format('%.0f', seq + 1), joined, concat(attempts), concat(times), bodies}

@@ -1,7 +1,7 @@
 -- A page of the messages of one state, in index order. Touches c m s z o d l g y t h j k b a f0-f9 of one queue.
 -- ARGV: 3 settings, 4 state, 5 most; ready: 6 offset, then pairs of bounds; else 6 score and 7 id to go on behind.
 -- Answers {0, time, positions, records, bodies (of large ones only the first)}; {1} if time has more to do first.
---: flows steps time bodies
+--: bodies flows steps time
 local INDEX = {[1] = D, [3] = L, [4] = G, [5] = Y}
 local q, no = open(0, 3)
 if not q then return no end
@@ -37,4 +37,5 @@ else
 end
 for i, one in ipairs(positions) do ids[i] = sub(one, -16) end
 if #ids == 0 then return {DONE_NOW, now, {}, {}, {}} end
-return {DONE_NOW, now, positions, call('HMGET', KEYS[S], unpack(ids)), bodies_of(ids)}
+local recs = call('HMGET', KEYS[S], unpack(ids))
+return {DONE_NOW, now, positions, recs, bodies_of(ids, recs)}

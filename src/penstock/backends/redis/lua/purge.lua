@@ -1,7 +1,7 @@
 -- Remove a slice of the messages of one state. Touches c m s z o d l g y t h j b k a i f0-f9 of one queue.
 -- ARGV: 3 settings, 4 state, 5 the last seq that counts ('' for now), 6 where to go on, 7 most.
 -- Answers {0, time, how many went, where to go on ('' at the end), the last seq that counts}.
---: flows steps time
+--: bodies flows steps time
 local INDEX = {[1] = D, [3] = L, [4] = G, [5] = Y}
 local q, no = open(0, 3)
 if not q then return no end
@@ -31,7 +31,7 @@ end
 if on == 'more' then on = string.format('%d', tonumber(from == '' and '0' or from) + #ids - #gone) end
 if #gone > 0 then
   leave(q, gone, recs)
-  forget(q, gone, c[SEQ] + 1)
+  forget(q, gone, recs, c[SEQ] + 1)
   record(q, 12, #gone, concat(gone), column(attempts, 4), 0)
   remember_call(q, cmsgpack.pack({#gone, on, string.format('%.0f', last)}))
   if c[PER_KEY] > 0 or c[MAX_LEASED] > 0 then tell(q) end

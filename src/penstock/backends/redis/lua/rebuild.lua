@@ -3,11 +3,12 @@
 -- ARGV: 3 step, 4 cursor or settings, 5 on see below. Steps:
 --   begin    4: counters for a queue that has none     drops what is derived, and locks
 --   records  4: cursor   records of 200 messages are put into their indexes; those without a body go
---   lost     4: id, 5 lane, 6 weight   a body without a record is ready again
---   drop     4: id       a body, or a record, that cannot be used goes
+--   bodies   4: cursor   answers {0, time, next cursor, {id, body, name of its entry, '1' if a record leads to it} of each}
+--   lost     4: id, 5 lane, 6 weight, 7 entry, 8 its size   a body without a record is ready again
+--   drop     4: id, 5 entry   a body, or a record, that cannot be used goes
 --   dedup    4: cursor
 --   finish   4: settings   counts, and unlocks. Answers {0, time, next cursor, repaired ids}
---: flows steps
+--: bodies flows steps scan
 local LOCKED = -1
 local step, cursor, gone = ARGV[3], ARGV[4], {}
 
@@ -45,6 +46,8 @@ if step == 'begin' then
     if read and type(row) == 'table' then c[REQUIRED] = c[REQUIRED] + (tonumber(row[2]) or 0) end
   end
   -- Not the last entry: that may have been trimmed, and the stream takes no lower number all the same.
+  c[SEQ] = math.max(c[SEQ], last_entry())
+  renew_pending()
   local about = call('EXISTS', KEYS[J]) == 1 and call('XINFO', 'STREAM', KEYS[J]) or {}
   for i = 1, #about, 2 do
     if about[i] == 'last-generated-id' then
@@ -71,9 +74,9 @@ elseif step == 'records' then
   for i = 1, #page[2], 2 do
     local id, rec = page[2][i], page[2][i + 1]
     local state = byte(rec) or 0
-    if call('HEXISTS', KEYS[M], id) == 0 then
+    if not has_body(id, rec) then
       call('HDEL', KEYS[S], id)
-      gone[#gone + 1] = id
+      if #rec >= 79 + #entry_of(rec) then gone[#gone + 1] = id end
     elseif #rec < 79 or state < 1 or state > 6 then
       call('HDEL', KEYS[S], id) -- Its body is then one without a record.
     else
@@ -86,6 +89,7 @@ elseif step == 'records' then
       elseif state == 3 then
         if call('ZADD', KEYS[L], u64(rec, 15), id) == 1 then
           c[LEASED] = c[LEASED] + 1
+          claim({id}, {rec}, consumer_of(rec), {sub(rec, 3, 6)})
           if c[PER_KEY] > 0 then fly(q, sub(lane_of(rec), 4), 1) end
         end
       elseif not call('ZSCORE', KEYS[({[1] = D, [4] = G, [5] = Y})[state]], id) then
@@ -96,18 +100,26 @@ elseif step == 'records' then
     end
   end
   if #gone > 0 then record(q, 15, #gone, concat(gone), 0, 0, '', 'the body is missing') end
+elseif step == 'bodies' then
+  local next_one, page = page_of_bodies(cursor)
+  for i, one in ipairs(page) do page[i] = {one[1], one[2], one[3], one[4] and '1' or '0'} end
+  return {DONE_NOW, now, next_one, page}
 elseif step == 'lost' then
   local id = ARGV[4]
-  if call('HEXISTS', KEYS[S], id) == 0 then
+  local there = call('HGET', KEYS[S], id)
+  if there then
+    adopt(id, there, ARGV[7], ARGV[8])
+  else
     local seq = c[SEQ] + 1
     local rec = '\2\0\0\0\0\0' .. now8 .. zero8 .. zero8 .. pack('>I8', seq) .. now8 .. now8
       .. last_place(q, seq, pack('>I2', tonumber(ARGV[6]))) .. ARGV[5] .. '\0\0\0\0\0\0'
+      .. entry_named(ARGV[7], ARGV[8])
     enter_ready(q, {id}, {rec}, false)
     record(q, 15, 1, id, 0, 0, '', 'the record was missing', 'ready')
   end
 elseif step == 'drop' then
   call('HDEL', KEYS[S], ARGV[4])
-  call('HDEL', KEYS[M], ARGV[4])
+  remove_entry(ARGV[4], ARGV[5])
   record(q, 15, 1, ARGV[4], 0, 0, '', 'the body does not decode')
 elseif step == 'dedup' then
   local page = call('HSCAN', KEYS[P], cursor, 'COUNT', 200)

@@ -3,7 +3,7 @@
 -- ARGV: 3 settings, 4 kind of event (6 nacked, 7 released), 5 rows, then id and reason of each.
 -- A row: token (8), action ('b' back, 'x' dead, 'o' dropped), delay in microseconds (8).
 -- Answers {0, time, '1' or '0' (the lease is another's, or over) for each}.
---: flows steps
+--: bodies flows steps
 local q, no = open(0, 3)
 if not q then return no end
 local c, kind, rows, n = q.c, tonumber(ARGV[4]), ARGV[5], (#ARGV - 5) / 2
@@ -61,7 +61,7 @@ back(lists.d, true)
 
 local e, x, o = lists.e, lists.x, lists.o
 if #e.ids > 0 then
-  forget(q, e.ids, c[SEQ] + 1)
+  forget(q, e.ids, e.recs, c[SEQ] + 1)
   record(q, 11, #e.ids, concat(e.ids), 0, 0)
 end
 if #x.ids > 0 then
@@ -77,7 +77,7 @@ if #x.ids > 0 then
 end
 if #o.ids > 0 then
   local attempts, consumers = columns(o)
-  forget(q, o.ids, c[SEQ] + 1)
+  forget(q, o.ids, o.recs, c[SEQ] + 1)
   record(q, 14, #o.ids, concat(o.ids), attempts, 0, consumers, o.reasons)
 end
 c[FAILED_TOTAL] = c[FAILED_TOTAL] + #left

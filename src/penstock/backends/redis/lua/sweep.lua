@@ -2,7 +2,7 @@
 -- Touches c m s z o d l g y t u p h j b k a w x i f0-f9 of one queue.
 -- ARGV: 3 settings, 4 microseconds that events are kept ('' for ever), 5 bytes that the journal may have ('' any).
 -- Answers {0, time, slices of work done, ids and records of ended leases}.
---: flows steps time
+--: bodies flows steps time
 local FRAMES, HEAD = 100, 61
 local q, no = open(0, 3)
 if not q then return no end
@@ -15,7 +15,7 @@ local function remove(index)
   local ids, recs = due(q, index, SLICE)
   if #ids == 0 then return end
   leave(q, ids, recs)
-  forget(q, ids, c[SEQ] + 1)
+  forget(q, ids, recs, c[SEQ] + 1)
   record(q, 13, #ids, concat(ids), 0, 0)
   work = 1
 end
@@ -46,7 +46,7 @@ if c[HELD] > 0 then
   local ids = call('ZRANGEBYSCORE', KEYS[H], '-inf', read, 'LIMIT', 0, SLICE)
   if #ids > 0 then
     call('ZREM', KEYS[H], unpack(ids))
-    call('HDEL', KEYS[M], unpack(ids))
+    drop_bodies(0, ids, call('HMGET', KEYS[S], unpack(ids)))
     call('HDEL', KEYS[S], unpack(ids))
     c[HELD] = c[HELD] - #ids
     work, q.ticked = 1, true

@@ -3,8 +3,8 @@
 -- ARGV: 3 and 4 settings, 5 kind of event (8 dead, 9 redriven, 10 moved), 6 and 7 names, 8 flags of the new records,
 -- 9 rows; then id, lane, body and reason of each. A row: seq that the record must have (8), expiry (8).
 -- Answers {0, time, '1' gone over, '0' not as it was, '2' there already, for each}.
---: flows steps
-local TARGET = F + 9
+--: bodies flows steps
+local TARGET = OF_QUEUE
 local q, no = open(0, 3)
 if not q then return no end
 local kind, flags, rows, n = tonumber(ARGV[5]), ARGV[8], ARGV[9], (#ARGV - 9) / 4
@@ -36,20 +36,21 @@ for i = 1, n do
       list.recs[#list.recs + 1] = (delayed and '\1' or '\2') .. flags .. '\0\0\0\0' .. now8
         .. (delayed and visible8 or zero8) .. sub(rows, 16 * i - 7, 16 * i) .. seq8 .. visible8
         .. sub(rec, 47, 54) .. place .. ARGV[7 + 4 * i] .. '\0\0\0\0\0\0'
+        .. entry_for(seq8, #ARGV[8 + 4 * i])
       answers[i], seen[id] = '1', true
     end
   end
 end
 if #gone > 0 then
   leave(q, gone, recs)
-  forget(q, gone, q.c[SEQ] + 1)
+  forget(q, gone, recs, q.c[SEQ] + 1)
   local joined = concat(gone)
   record(q, kind, #gone, joined, kind == 8 and column(attempts, 4) or 0, 0, '', reasons, ARGV[7])
   if kind == 8 then
     q.c[FAILED_TOTAL] = q.c[FAILED_TOTAL] + #gone
     rate(q, 'f', #gone)
   end
-  call('HSET', KEYS[TARGET + M], unpack(bodies))
+  put_bodies(TARGET, bodies, 1, #gone, t.c[SEQ])
   if #now_ready.ids > 0 then enter_ready(t, now_ready.ids, now_ready.recs, false) end
   if #now_delayed.ids > 0 then enter(t, 1, now_delayed.ids, now_delayed.recs) end
   t.c[ENQUEUED_TOTAL] = t.c[ENQUEUED_TOTAL] + #gone

@@ -1,0 +1,100 @@
+-- Where bodies are: in a stream, an entry each, of which a consumer group has those pending that are leased. An entry is
+-- named by the seq of the event that brought it, and has the id (field i) and the body (field b). A record ends with
+-- 8 bytes: KiB of the body (2), seq of the entry (6).
+local OF_QUEUE, IN_STREAM = F + 9, true
+local MOST_KIB, GROUP = 8192, sub(ARGV[2], 18)
+
+local function entry_name(seq) return string.format('%.0f-0', seq) end
+local function entry_for(seq8, size) return pack('>I2', math.min(math.ceil(size / 1024), 65535)) .. sub(seq8, 3) end
+local function entry_of(rec) return sub(rec, -8) end
+local function name_of(rec) return entry_name((unpacked('>I6', rec, #rec - 5))) end
+local function names_of(recs)
+  local names = {}
+  for i, rec in ipairs(recs) do names[i] = name_of(rec) end
+  return names
+end
+
+local function put_bodies(at, list, from, n, seq)
+  local stream = KEYS[at + M]
+  for i = 1, n do
+    call('XADD', stream, entry_name(seq + i), 'i', list[from + 2 * i - 2], 'b', list[from + 2 * i - 1])
+  end
+end
+local function drop_bodies(at, _, recs) call('XDEL', KEYS[at + M], unpack(names_of(recs))) end
+local function swap_body(at, id, rec, body, seq)
+  drop_bodies(at, nil, {rec})
+  put_bodies(at, {id, body}, 1, 1, seq - 1)
+end
+
+local function release(at, recs) call('XACK', KEYS[at + M], GROUP, unpack(names_of(recs))) end
+local function finish(at, _, _, recs)
+  local names = names_of(recs)
+  call('XACK', KEYS[at + M], GROUP, unpack(names))
+  call('XDEL', KEYS[at + M], unpack(names))
+end
+
+-- How many of these are as much as one answer should have.
+local function fitting(recs)
+  local n, kib = 0, 0
+  while n < #recs and kib < MOST_KIB do
+    n = n + 1
+    local rec = recs[n]
+    if rec and #rec >= 87 then kib = kib + (unpacked('>I2', rec, #rec - 7)) end
+  end
+  return n
+end
+
+local function bodies_of(_, recs)
+  local out = {}
+  for i = 1, fitting(recs) do
+    local rec = recs[i]
+    local name = rec and #rec >= 87 and name_of(rec)
+    local entry = name and call('XRANGE', KEYS[M], name, name)[1]
+    out[i] = entry and entry[2][4] or false
+  end
+  return out
+end
+
+-- Claimed for the consumer, whether or not somebody had them: who has them by the records is decided by then.
+local function claimed(names, consumer, attempts, without)
+  local n = #names
+  names[n + 1], names[n + 2], names[n + 3], names[n + 4] = 'RETRYCOUNT', attempts, 'FORCE', without and 'JUSTID'
+  local got = redis.pcall('XCLAIM', KEYS[M], GROUP, consumer, '0', unpack(names))
+  if got.err then
+    redis.pcall('XGROUP', 'CREATE', KEYS[M], GROUP, '0', 'MKSTREAM')
+    got = call('XCLAIM', KEYS[M], GROUP, consumer, '0', unpack(names))
+  end
+  return got
+end
+
+local function claim(ids, recs, consumer, attempts)
+  local most, by_attempts, out = fitting(recs), {}, {}
+  if consumer == '' then consumer = '-' end
+  for i, rec in ipairs(recs) do
+    local tried = attempts[i]
+    local some = by_attempts[tried]
+    if not some then
+      some = {{}, {}, {}}
+      by_attempts[tried] = some
+    end
+    if i <= most then
+      some[1][#some[1] + 1], some[2][#some[2] + 1], out[i] = name_of(rec), i, false
+    else
+      some[3][#some[3] + 1] = name_of(rec)
+    end
+  end
+  for tried, some in pairs(by_attempts) do
+    local names, places, rest = unpack(some)
+    tried = (unpacked('>I4', tried))
+    if #places > 0 then
+      local wanted, next_one = {unpack(names)}, 1
+      for _, entry in ipairs(claimed(names, consumer, tried)) do
+        -- An entry that is missing is left out: the others follow in their order.
+        while entry and wanted[next_one] ~= entry[1] do next_one = next_one + 1 end
+        if entry then out[places[next_one]] = entry[2][4] end
+      end
+    end
+    if #rest > 0 then claimed(rest, consumer, tried, true) end
+  end
+  return out
+end

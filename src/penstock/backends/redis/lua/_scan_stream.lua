@@ -1,0 +1,65 @@
+-- Bodies, seen by who checks and repairs: entries of a stream, and what is pending of them.
+local PAGE = 100
+
+local function entry_at(name) return call('XRANGE', KEYS[M], name, name)[1] end
+local function has_body(id, rec)
+  local entry = #rec >= 87 and entry_at(name_of(rec))
+  return entry and entry[2][2] == id or false
+end
+local function count_bodies() return call('XLEN', KEYS[M]) end
+local function count_pending() return GROUP == '' and 0 or redis.pcall('XPENDING', KEYS[M], GROUP)[1] or 0 end
+local function is_pending(rec)
+  local name = name_of(rec)
+  local row = GROUP ~= '' and redis.pcall('XPENDING', KEYS[M], GROUP, name, name, 1)[1]
+  local consumer = consumer_of(rec)
+  return type(row) == 'table' and row[2] == (consumer == '' and '-' or consumer)
+end
+-- The stream takes no lower number, though all entries are gone.
+local function last_entry()
+  local about = call('EXISTS', KEYS[M]) == 1 and call('XINFO', 'STREAM', KEYS[M]) or {}
+  for i = 1, #about, 2 do
+    if about[i] == 'last-generated-id' then return tonumber(string.match(about[i + 1], '^%d+')) end
+  end
+  return 0
+end
+local function renew_pending()
+  if GROUP == '' then return end
+  redis.pcall('XGROUP', 'DESTROY', KEYS[M], GROUP)
+  call('XGROUP', 'CREATE', KEYS[M], GROUP, '0', 'MKSTREAM')
+end
+local function remove_entry(_, name) call('XDEL', KEYS[M], name) end
+local function entry_named(name, size)
+  return entry_for(pack('>I8', tonumber(string.match(name, '^%d+'))), tonumber(size))
+end
+-- An entry whose message has a record that does not lead to it: it should, or there are two of it.
+local function adopt(id, rec, name, size)
+  if has_body(id, rec) then
+    call('XDEL', KEYS[M], name)
+  elseif #rec >= 87 then
+    call('HSET', KEYS[S], id, sub(rec, 1, -9) .. entry_named(name, size))
+  end
+end
+
+local function page_of_bodies(cursor)
+  local page, out = call('XRANGE', KEYS[M], cursor == '0' and '-' or '(' .. cursor, '+', 'COUNT', PAGE), {}
+  for i, entry in ipairs(page) do
+    local name, fields = entry[1], entry[2]
+    local id = fields[1] == 'i' and fields[2] or ''
+    local rec = call('HGET', KEYS[S], id)
+    out[i] = {id, fields[3] == 'b' and fields[4] or '', name, rec and #rec >= 87 and name_of(rec) == name}
+  end
+  return #page < PAGE and '0' or page[#page][1], out
+end
+
+-- Entries that the group has pending: a page of name, id and consumer.
+local function page_of_pending(cursor)
+  if GROUP == '' then return '0', {} end
+  local page = redis.pcall('XPENDING', KEYS[M], GROUP, cursor == '0' and '-' or '(' .. cursor, '+', PAGE)
+  if page.err then return '0', {} end
+  local out = {}
+  for i, row in ipairs(page) do
+    local entry = entry_at(row[1])
+    out[i] = {row[1], entry and entry[2][2] or '', row[2]}
+  end
+  return #page < PAGE and '0' or page[#page][1], out
+end
