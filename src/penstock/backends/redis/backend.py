@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NoReturn
 
 import msgspec
@@ -27,7 +27,6 @@ from penstock.backends.redis.catalogue import Catalogue
 from penstock.backends.redis.checking import Checking
 from penstock.backends.redis.connecting import Server
 from penstock.backends.redis.engine import Engine
-from penstock.backends.redis.groups import Groups
 from penstock.backends.redis.health import (
     NONE,
     channel_reasons,
@@ -47,10 +46,11 @@ from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import CODES
 from penstock.backends.redis.sending import Sending
 from penstock.backends.redis.settling import Settling
+from penstock.backends.redis.stream_keeping import StreamKeeping
 from penstock.backends.redis.sweeping import Housekeeper, Sweeping
 from penstock.backends.redis.transferring import Transferring
 from penstock.backends.redis.user_state import UserState
-from penstock.backends.redis.waiting import Bells
+from penstock.backends.redis.waiting import LOOK_EVERY_NS, Bells
 from penstock.backends.redis.worlds import Worlds
 from penstock.capabilities import Capabilities
 from penstock.clock import Clock, to_ns
@@ -101,19 +101,17 @@ class RedisBackend:
         self._hooking = Hooking(engine, HookSettings(), self._state.get)
         self._worlds = Worlds(engine)
         self._catalogue = Catalogue(engine, self._worlds)
-        self._bells = Bells(server)
+        streams = StreamKeeping(engine) if sort.store == "stream" else None
+        self._bells = Bells(server, LOOK_EVERY_NS if streams is None else streams.look_every_ns)
         self._looking = Looking(engine)
         transferring = Transferring(engine)
         settling = self._settling = Settling(engine, self._looking, self._hooking, transferring)
         self._sending = Sending(engine, self._looking, self._hooking, sort.name)
         self._leasing = Leasing(engine, self._looking, settling, self._bells)
         self._moving = Moving(engine, self._looking, transferring)
-        if sort.store == "stream":
-            self._groups = Groups(engine, self._catalogue)
-            self._leasing.take_line = self._groups.take_line
         self._journals = Journals(engine)
         self._numbers = Numbers(engine, self._leasing, settling, self._durability)
-        self._sweeping = Sweeping(engine, settling, self._worlds)
+        self._sweeping = Sweeping(engine, settling, self._worlds, streams)
         self._quarantine = Quarantine(engine)
         self._checking = Checking(engine, self._quarantine, self._worlds)
         self._housekeeper: Housekeeper | None = None
@@ -311,10 +309,15 @@ class RedisBackend:
                 *reasons(self._engine, self._numbers),
                 *server_reasons(self._server),
                 *self._hooking.reasons(),
+                *self._own_reasons(),
             ]
         except (BackendUnavailable, Unauthorized) as error:
             return BackendHealth("unhealthy", [str(error)])
         return BackendHealth("degraded" if found else "healthy", found)
+
+    def _own_reasons(self) -> Iterable[str]:
+        """What else is wrong with stores of this sort."""
+        return ()
 
     def metrics(self) -> BackendMetrics:
         return self._numbers.metrics()

@@ -10,7 +10,6 @@ import msgspec
 from penstock.backends.redis.connecting import Arg
 from penstock.backends.redis.engine import CHANGED, Engine, QueueRow, decode_row, encode_row
 from penstock.backends.redis.records import encode_counters, fresh_counters
-from penstock.backends.redis.scripts import script
 from penstock.backends.redis.worlds import Worlds
 from penstock.errors import InvalidConfig, QueueAlreadyExists, QueueNotFound
 from penstock.event import SYSTEM_WORLD, Entry

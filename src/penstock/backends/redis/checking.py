@@ -25,6 +25,8 @@ LISTED = 1000
 
 #: Keys that are gone through: records, bodies, indexes, dedup ids, heads of lanes.
 PARTS = ("s", "m", "z", "d", "l", "g", "y", "t", "h", "a", "u", "p", "o")
+#: What a stream's group has pending, too.
+STREAM_PARTS = (*PARTS, "e")
 
 #: kind of problem -> severity, what is wrong
 _KINDS: dict[str, tuple[str, str]] = {
@@ -32,6 +34,8 @@ _KINDS: dict[str, tuple[str, str]] = {
     "body missing": ("damage", "message has no body"),
     "body damaged": ("damage", "message body does not decode"),
     "body of nothing": ("orphan", "body has no state record"),
+    "not pending": ("index", "leased message is not pending in the stream, or for another consumer"),
+    "pending of nothing": ("orphan", "pending entry is of no leased message"),
     "ready row missing": ("index", "ready message is not in the line"),
     "held row missing": ("index", "held body is not in the index"),
     "state row missing": ("index", "message is not in the index of its state"),
@@ -126,7 +130,7 @@ class Checking:
         if raw is not None:
             decode_counters(raw)  # Damaged ones may look like a queue in repair, which is waited for.
         found: list[tuple[str, str]] = []
-        for part in PARTS:
+        for part in STREAM_PARTS if self._engine.keys.store_kind == "stream" else PARTS:
             found += self._part(q, part)
         _, _, _, wrong, (raw, messages) = self._engine.run("audit", [q], "c", 0)
         found += _problems(wrong)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import TypeVar
 
 from penstock.backends.redis.backend import RedisBackend
 from penstock.backends.redis.capabilities import LISTS_SORT, Sort
@@ -14,6 +15,8 @@ from penstock.errors import InvalidConfig
 from penstock.keyring import KeyProvider
 from penstock.redis_settings import RedisSettings
 
+T = TypeVar("T", bound=RedisBackend)
+
 #: Durability modes, weakest first; what the server does not say counts as nothing.
 _MODES = (UNKNOWN, NONE, "os", "interval", "sync")
 
@@ -21,12 +24,12 @@ _MODES = (UNKNOWN, NONE, "os", "interval", "sync")
 def open_lists(
     settings: RedisSettings, clock: Clock | None, rng: random.Random | None, keys: KeyProvider | None
 ) -> RedisBackend:
-    return open_sort(settings, clock, rng, LISTS_SORT)
+    return opened(RedisBackend, settings, clock, rng, LISTS_SORT)
 
 
-def open_sort(
-    settings: RedisSettings, clock: Clock | None, rng: random.Random | None, sort: Sort
-) -> RedisBackend:
+def opened(
+    backend: type[T], settings: RedisSettings, clock: Clock | None, rng: random.Random | None, sort: Sort
+) -> T:
     """A store of a sort, if its server gives what is asked of it."""
     _check(settings)
     # The connection waits for real, whatever the clock of the queues says.
@@ -41,7 +44,7 @@ def open_sort(
             )
         names = {queue: own.stream_name for queue, own in settings.queues.items() if own.stream_name}
         keys_of_store = Keys(settings.key_prefix, sort.store, names)
-        return RedisBackend(server, keys_of_store, clock, rng, settings.url, sort)
+        return backend(server, keys_of_store, clock, rng, settings.url, sort)
     except BaseException:
         server.close()
         raise

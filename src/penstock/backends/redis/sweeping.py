@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 
-from penstock.backends.redis.connecting import pairs
+from penstock.backends.redis.connecting import Arg, pairs
 from penstock.backends.redis.engine import Engine, Known, QueueChanged
 from penstock.backends.redis.records import decode_state
 from penstock.backends.redis.settling import Settling
+from penstock.backends.redis.stream_keeping import StreamKeeping
 from penstock.backends.redis.worlds import Worlds
 from penstock.errors import PenstockError, QueueNotFound, StorageError, StorageFull
 
@@ -27,10 +29,13 @@ WORLD_FRAMES = 100
 class Sweeping:
     """Sweeps one store."""
 
-    def __init__(self, engine: Engine, settling: Settling, worlds: Worlds) -> None:
+    def __init__(
+        self, engine: Engine, settling: Settling, worlds: Worlds, streams: StreamKeeping | None = None
+    ) -> None:
         self._engine = engine
         self._settling = settling
         self._worlds = worlds
+        self._streams = streams
         self._last = ""
         self._cursor = 0
         #: Queues whose failure was told.
@@ -42,7 +47,7 @@ class Sweeping:
         order = [*(n for n in names if n > self._last), *(n for n in names if n <= self._last)]
         done = 0
         for name in order:
-            done += self._queue(name, budget - done)
+            done += self._queue(name, budget - done) + self._tidy_stream(name, budget - done)
             self._last = name
             if done >= budget:
                 return done
@@ -56,7 +61,10 @@ class Sweeping:
         self._cursor = int(found[0])
         done = 0
         for raw, _ in pairs(found[1]):
-            done += self._queue(raw.decode(), budget - done)
+            name = raw.decode()
+            done += self._queue(name, budget - done)
+            if self._streams is not None and self._streams.is_due(name):
+                done += self._tidy_stream(name, budget - done)
         if self._cursor == 0:
             done += self._trim_worlds(budget - done)
         return done
@@ -68,10 +76,17 @@ class Sweeping:
         return bool(taken) or server.command("GET", key) == me
 
     def _queue(self, name: str, budget: int) -> int:
+        return self._guarded(name, budget, self._slice)
+
+    def _tidy_stream(self, name: str, budget: int) -> int:
+        """One round of what streams need besides."""
+        return 0 if self._streams is None else self._guarded(name, min(budget, 1), self._streams.tidy)
+
+    def _guarded(self, name: str, budget: int, act: Callable[[Known], bool]) -> int:
         """Up to so many slices of one queue; one that is damaged does not stop those of the others."""
         done = 0
         try:
-            while done < budget and self._once(name):
+            while done < budget and self._once(name, act):
                 done += 1
             self._failing.discard(name)
         except QueueNotFound:
@@ -84,10 +99,10 @@ class Sweeping:
             self._failing.add(name)
         return done
 
-    def _once(self, name: str) -> bool:
+    def _once(self, name: str, act: Callable[[Known], bool]) -> bool:
         for _ in range(2):
             try:
-                return self._slice(self._engine.queue(name))
+                return act(self._engine.queue(name))
             except QueueChanged as changed:
                 self._engine.forget(name, *changed.args)
         return False  # A repair has it: nobody waits for that here.
@@ -102,7 +117,8 @@ class Sweeping:
     def _slice(self, q: Known) -> bool:
         keep_s, size = q.settings.journal_retention_s, q.settings.journal_max_bytes
         kept_us = "" if keep_s is None else round(keep_s * 1_000_000)
-        reply = self._engine.run("sweep", [q], kept_us, "" if size is None else size)
+        limit: tuple[Arg, Arg] = ("", "") if self._streams is None else self._streams.limit(q.name)
+        reply = self._engine.run("sweep", [q], kept_us, "" if size is None else size, *limit)
         ended = [(raw_id, decode_state(raw)) for raw_id, raw in zip(reply[3], reply[4], strict=True)]
         if ended:
             self._settling.release(q, ended)

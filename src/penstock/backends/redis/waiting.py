@@ -16,7 +16,8 @@ LOOK_EVERY_NS = 5 * NS_PER_S
 class Bell:
     """Rung when something happened to one queue."""
 
-    def __init__(self) -> None:
+    def __init__(self, look_every_ns: int = LOOK_EVERY_NS) -> None:
+        self._look_every_ns = look_every_ns
         self.condition = threading.Condition()
         self.rings = 0
         self.waiters = 0
@@ -31,14 +32,15 @@ class Bell:
         with self.condition:
             left_ns = until_ns - clock.now_ns()
             if self.rings == since_rings and left_ns > 0:
-                clock.wait(self.condition, min(left_ns, LOOK_EVERY_NS))
+                clock.wait(self.condition, min(left_ns, self._look_every_ns))
 
 
 class Bells:
     """Those of the queues that someone waits for, by channel."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, look_every_ns: int = LOOK_EVERY_NS) -> None:
         self._server = server
+        self._look_every_ns = look_every_ns
         self._bells: dict[bytes, Bell] = {}
         self._lock = threading.Lock()
 
@@ -48,7 +50,7 @@ class Bells:
         with self._lock:
             bell = self._bells.get(channel)
             if bell is None:
-                bell = self._bells[channel] = Bell()
+                bell = self._bells[channel] = Bell(self._look_every_ns)
                 self._server.listen(channel, bell.ring)
         yield bell
 

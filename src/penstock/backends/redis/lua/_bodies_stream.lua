@@ -98,3 +98,20 @@ local function claim(ids, recs, consumer, attempts)
   end
   return out
 end
+
+-- Done messages that a stream of so many entries has no room for, the first done first: as many as are too many, or
+-- those that came before the last so many.
+local function beyond(most, strategy, slice)
+  local too_many = strategy == 'MAXLEN' and call('XLEN', KEYS[M]) - most or slice
+  if too_many <= 0 then return {}, {} end
+  local ids, out, sound = call('ZRANGE', KEYS[G], 0, math.min(too_many, slice) - 1), {}, {}
+  if #ids == 0 then return {}, {} end
+  local last = call('XREVRANGE', KEYS[M], '+', '-', 'COUNT', 1)[1]
+  local lowest = tonumber(string.match(last and last[1] or '0', '^%d+')) - most
+  for i, rec in ipairs(call('HMGET', KEYS[S], unpack(ids))) do
+    if not rec or #rec < 87 or byte(rec) ~= 4 then break end
+    if strategy == 'MINID' and unpacked('>I6', rec, #rec - 5) > lowest then break end
+    out[i], sound[i] = ids[i], rec
+  end
+  return out, sound
+end

@@ -69,7 +69,9 @@ end
 
 -- The id of one that is gone is used again: nothing is held under it any more.
 local function unhold(q, id)
-  if call('ZREM', KEYS[q.at + H], id) == 1 then q.c[HELD] = q.c[HELD] - 1 end
+  if call('ZREM', KEYS[q.at + H], id) == 0 then return end
+  q.c[HELD] = q.c[HELD] - 1
+  if IN_STREAM then drop_bodies(q.at, {id}, {call('HGET', KEYS[q.at + S], id)}) end
 end
 
 -- A dead letter of another queue that waits is known as such: a redrive looks for it.

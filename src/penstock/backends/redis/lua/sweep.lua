@@ -1,6 +1,7 @@
 -- A slice of a queue's housekeeping: what has expired, delays, retention, dedup ids, held bodies, its journal.
 -- Touches c m s z o d l g y t u p h j b k a w x i f0-f9 of one queue.
--- ARGV: 3 settings, 4 microseconds that events are kept ('' for ever), 5 bytes that the journal may have ('' any).
+-- ARGV: 3 settings, 4 microseconds that events are kept ('' for ever), 5 bytes that the journal may have ('' any),
+-- 6 entries that a stream may have ('' any), 7 'MAXLEN' or 'MINID'.
 -- Answers {0, time, slices of work done, ids and records of ended leases}.
 --: bodies flows steps time
 local FRAMES, HEAD = 100, 61
@@ -11,16 +12,16 @@ local c, work = q.c, 0
 tick(q)
 if q.ticked then work = 1 end
 
-local function remove(index)
-  local ids, recs = due(q, index, SLICE)
+local function remove(ids, recs)
   if #ids == 0 then return end
   leave(q, ids, recs)
   forget(q, ids, recs, c[SEQ] + 1)
   record(q, 13, #ids, concat(ids), 0, 0)
   work = 1
 end
-if c[DONE] > 0 then remove(G) end
-if c[DEAD] > 0 and c[DONE] == 0 or work == 0 then remove(Y) end
+if c[DONE] > 0 then remove(due(q, G, SLICE)) end
+if c[DEAD] > 0 and c[DONE] == 0 or work == 0 then remove(due(q, Y, SLICE)) end
+if IN_STREAM and ARGV[6] ~= '' and c[DONE] > 0 then remove(beyond(tonumber(ARGV[6]), ARGV[7], SLICE)) end
 
 local hashes = call('ZRANGEBYSCORE', KEYS[U], '-inf', now, 'LIMIT', 0, SLICE)
 if #hashes > 0 then
