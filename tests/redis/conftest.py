@@ -21,6 +21,7 @@ from tests.redis.servers import (
     running,
     running_cluster,
 )
+from tests.redis.stores import Place
 
 Connect = Callable[..., Server]
 Read = Callable[..., Config]
@@ -68,6 +69,14 @@ def connected() -> Iterator[Connect]:
     yield open_one
     for server in opened:
         server.close()
+
+
+@pytest.fixture(params=["lists", "streams"])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Once for each way to keep bodies."""
+    place = Place(request.param)
+    yield place
+    place.close()
 
 
 @pytest.fixture

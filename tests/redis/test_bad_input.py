@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +24,6 @@ from penstock.testing.harness import drain, errors, ids, receipts, take
 from tests.redis.one_server import started
 from tests.redis.servers import free_port
 from tests.redis.stores import Place
-
-
-@pytest.fixture
-def place() -> Iterator[Place]:
-    place = Place()
-    yield place
-    place.close()
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ class Crew:
     """Processes at work, and everything that they were promised."""
 
     def __init__(self, url: str, folder: Path) -> None:
-        self._url = url
+        self.url = url
         self._folder = folder
         self._started = 0
         self.running: list[subprocess.Popen[bytes]] = []
@@ -35,7 +35,7 @@ class Crew:
     def hire(self) -> None:
         self._started += 1
         out = (self._folder / f"said-{self._started}").open("wb")
-        command = [sys.executable, str(ROOT / "tests/redis/crashing.py"), self._url, str(self._started)]
+        command = [sys.executable, str(ROOT / "tests/redis/crashing.py"), self.url, str(self._started)]
         with out:
             self.running.append(subprocess.Popen(command, stdout=out, cwd=ROOT))
 
@@ -59,6 +59,11 @@ class Crew:
         wait_until(lambda: len(self.said()["-"]) >= goal)
 
 
+@pytest.fixture(params=["lists", "streams"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RunningServer]:
     server = started(tmp_path)
@@ -67,19 +72,19 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 
 
 @pytest.fixture
-def crew(server: RunningServer, tmp_path: Path) -> Iterator[Crew]:
-    crew = Crew(server.url(), tmp_path)
+def crew(server: RunningServer, tmp_path: Path, kind: str) -> Iterator[Crew]:
+    crew = Crew(server.url(kind), tmp_path)
     yield crew
     for process in list(crew.running):
         crew.kill(process)
 
 
-def prove(crew: Crew, server: RunningServer) -> None:
+def prove(crew: Crew) -> None:
     """Whatever was acknowledged is there, or was acked; and the store is whole."""
     said = crew.said()
     assert not said["!"], said["!"]
     assert len(said["-"]) > 50, "hardly anything was done"
-    with penstock.open(server.url()) as ps:
+    with penstock.open(crew.url) as ps:
         q = ps.queue("q")
         there = {message.id for message in q.iter()}
         missing = said["+"].keys() - there - said["?"].keys()
@@ -93,8 +98,8 @@ def prove(crew: Crew, server: RunningServer) -> None:
         prove_journal(q)
 
 
-def test_consumers_that_are_killed_lose_nothing(crew: Crew, server: RunningServer) -> None:
-    with penstock.open(server.url()) as ps:
+def test_consumers_that_are_killed_lose_nothing(crew: Crew) -> None:
+    with penstock.open(crew.url) as ps:
         ps.create_queue("q", max_attempts=1000)
     rng, pause = random.Random(1), threading.Event()
     for _ in range(CONSUMERS):
@@ -107,11 +112,11 @@ def test_consumers_that_are_killed_lose_nothing(crew: Crew, server: RunningServe
     crew.wait_for(acks=50)
     for process in list(crew.running):
         crew.kill(process)
-    prove(crew, server)
+    prove(crew)
 
 
 def test_a_server_that_is_killed_and_comes_back_lost_nothing(crew: Crew, server: RunningServer) -> None:
-    with penstock.open(server.url()) as ps:
+    with penstock.open(crew.url) as ps:
         ps.create_queue("q", max_attempts=1000)
         assert ps.info().default.durability == "sync"
     rng, pause = random.Random(2), threading.Event()
@@ -126,4 +131,4 @@ def test_a_server_that_is_killed_and_comes_back_lost_nothing(crew: Crew, server:
     crew.wait_for(acks=50)
     for process in list(crew.running):
         crew.kill(process)
-    prove(crew, server)
+    prove(crew)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -15,13 +15,6 @@ from tests.redis.stores import Place
 QUEUES = ("plain", "line", "limited", "kept", "dead")
 STEPS = 200
 CHECK_EVERY = 10
-
-
-@pytest.fixture
-def place() -> Iterator[Place]:
-    place = Place()
-    yield place
-    place.close()
 
 
 class History:

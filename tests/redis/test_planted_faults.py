@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -10,13 +10,6 @@ from penstock import NewMessage, Penstock, Queue
 from penstock.testing.folding import prove_journal
 from penstock.testing.harness import ack, drain, ids, receipts, take, take_one
 from tests.redis.stores import Place
-
-
-@pytest.fixture
-def place() -> Iterator[Place]:
-    place = Place()
-    yield place
-    place.close()
 
 
 @pytest.fixture
@@ -113,7 +106,7 @@ def test_a_body_that_is_lost_is_found_and_its_message_is_taken_out(
     place: Place, ps: Penstock, q: Queue
 ) -> None:
     lost = q.peek(1)[0].id
-    place.client.hdel(place.key("q", "m"), bytes.fromhex(lost.replace("-", "")))
+    place.lose_body("q", bytes.fromhex(lost.replace("-", "")))
     assert "body missing" in ps.check().counts
     assert ps.check(repair=True).ok
     assert lost not in [message.id for message in q.iter()]
@@ -157,7 +150,7 @@ def test_a_record_that_cannot_be_used_costs_nobody_else_a_delivery(
 
 def test_a_body_that_does_not_decode_goes_to_quarantine(place: Place, ps: Penstock, q: Queue) -> None:
     lost = q.peek(1)[0]
-    place.client.hset(place.key("q", "m"), lost.raw_id, b"\xffnonsense")
+    place.spoil_body("q", lost.raw_id, b"\xffnonsense")
     assert "body damaged" in ps.check().counts
     assert lost.id not in [message.id for message in q.iter()]
     assert ps.check(repair=True).ok
@@ -175,9 +168,7 @@ def test_a_journal_with_a_damaged_frame_or_a_gap_is_told(place: Place, ps: Penst
 
 
 def test_a_world_that_lost_a_frame_is_told(place: Place, ps: Penstock, q: Queue) -> None:
-    from penstock.backends.redis.keys import Keys
-
-    stream = Keys(place.prefix).world("_penstock")
+    stream = place.keys.world("_penstock")
     entry, _ = place.client.xrange(stream, count=1)[0]
     place.client.xdel(stream, entry)
     assert "world" in ps.check().counts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,13 +15,6 @@ from penstock.backends.redis.connecting import Server
 from penstock.errors import BackendUnavailable, StorageError, StorageFull
 from tests.redis.clocks import SkippingClock
 from tests.redis.stores import Place
-
-
-@pytest.fixture
-def place() -> Iterator[Place]:
-    place = Place()
-    yield place
-    place.close()
 
 
 def _server(ps: penstock.Penstock) -> Server:

@@ -32,8 +32,9 @@ def kept_keys(client: Any) -> set[bytes]:
 
 
 @pytest.mark.soak
-def test_a_million_messages_leave_nothing_behind(server: RunningServer) -> None:
-    with server.client() as client, penstock.open(server.url()) as ps:
+@pytest.mark.parametrize("kind", ["lists", "streams"])
+def test_a_million_messages_leave_nothing_behind(server: RunningServer, kind: str) -> None:
+    with server.client() as client, penstock.open(server.url(kind)) as ps:
         q = ps.create_queue("q", journal_retention_s=1)
         q.enqueue_many([NewMessage(b"warm")] * 1000)
         q.ack([one.receipt for one in q.lease(1000)])

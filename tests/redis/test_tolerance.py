@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,13 +11,6 @@ from penstock import NewMessage
 from penstock.message import parse_id
 from penstock.testing.harness import take_one
 from tests.redis.stores import Place
-
-
-@pytest.fixture
-def place() -> Iterator[Place]:
-    place = Place()
-    yield place
-    place.close()
 
 
 def test_the_row_of_a_lease_that_is_none_stops_neither_lease_nor_sweep(place: Place) -> None:
@@ -48,7 +40,7 @@ def test_a_lease_without_a_body_that_ended_stops_nobody(place: Place) -> None:
     q = place.open().create_queue("q", lease_s=1, max_attempts=1)
     message = q.enqueue(b"x")
     take_one(q)
-    place.client.hdel(place.key("q", "m"), parse_id(message))
+    place.lose_body("q", parse_id(message))
     q.enqueue(b"y")
     place.clock.advance(2)
     assert take_one(q).payload == b"y"
@@ -65,7 +57,7 @@ def test_a_damaged_queue_does_not_stop_what_is_done_for_the_others(
     with caplog.at_level(logging.ERROR, "penstock"):
         ps.sweep()
         ps.sweep()
-    assert [place.client.hlen(place.key(name, "m")) for name in ("b", "c")] == [0, 0]
+    assert [place.bodies(name) for name in ("b", "c")] == [0, 0]
     assert len([one for one in caplog.records if "cannot be swept" in one.message]) == 1
     ps.queue("b").enqueue(b"x", delay_s=5)
     assert [one.queue for one in ps.due()] == ["b"]

@@ -2,7 +2,6 @@
 local function has_body(id) return call('HEXISTS', KEYS[M], id) == 1 end
 local function count_bodies() return call('HLEN', KEYS[M]) end
 local function count_pending(c) return c[LEASED] end
-local function last_entry() return 0 end
 local function renew_pending() end
 local function remove_entry(id) call('HDEL', KEYS[M], id) end
 local function is_pending() return true end

@@ -14,28 +14,29 @@ local function is_pending(rec)
   local consumer = consumer_of(rec)
   return type(row) == 'table' and row[2] == (consumer == '' and '-' or consumer)
 end
--- The stream takes no lower number, though all entries are gone.
-local function last_entry()
-  local about = call('EXISTS', KEYS[M]) == 1 and call('XINFO', 'STREAM', KEYS[M]) or {}
-  for i = 1, #about, 2 do
-    if about[i] == 'last-generated-id' then return tonumber(string.match(about[i + 1], '^%d+')) end
-  end
-  return 0
-end
-local function renew_pending()
+local function renew_pending(seq)
+  if call('EXISTS', KEYS[M]) == 1 then reel_in(0, seq) end
   if GROUP == '' then return end
   redis.pcall('XGROUP', 'DESTROY', KEYS[M], GROUP)
   call('XGROUP', 'CREATE', KEYS[M], GROUP, '0', 'MKSTREAM')
 end
 local function remove_entry(_, name) call('XDEL', KEYS[M], name) end
-local function entry_named(name, size)
-  return entry_for(pack('>I8', tonumber(string.match(name, '^%d+'))), tonumber(size))
+-- One that has no number of its own has the next one from now on.
+local function entry_named(name, size, seq)
+  local number, part = string.match(name, '^(%d+)%-(%d+)$')
+  if part ~= '0' then
+    local fields = entry_at(name)[2]
+    call('XDEL', KEYS[M], name)
+    call('XADD', KEYS[M], entry_name(seq), unpack(fields))
+    number = seq
+  end
+  return entry_for(pack('>I8', tonumber(number)), tonumber(size))
 end
 -- An entry whose message has a record that does not lead to it: it should, or there are two of it.
 local function adopt(id, rec, name, size)
   if has_body(id, rec) then
     call('XDEL', KEYS[M], name)
-  elseif #rec >= 87 then
+  elseif #rec >= 87 and string.match(name, '%-0$') then
     call('HSET', KEYS[S], id, sub(rec, 1, -9) .. entry_named(name, size))
   end
 end

@@ -46,14 +46,13 @@ if step == 'begin' then
     if read and type(row) == 'table' then c[REQUIRED] = c[REQUIRED] + (tonumber(row[2]) or 0) end
   end
   -- Not the last entry: that may have been trimmed, and the stream takes no lower number all the same.
-  c[SEQ] = math.max(c[SEQ], last_entry())
-  renew_pending()
   local about = call('EXISTS', KEYS[J]) == 1 and call('XINFO', 'STREAM', KEYS[J]) or {}
   for i = 1, #about, 2 do
     if about[i] == 'last-generated-id' then
       c[SEQ] = math.max(c[SEQ], tonumber(string.match(about[i + 1], '^%d+')))
     end
   end
+  renew_pending(c[SEQ])
   if fresh then
     -- What was trimmed is known by what is left.
     local first = call('XRANGE', KEYS[J], '-', '+', 'COUNT', 1)[1]
@@ -113,7 +112,7 @@ elseif step == 'lost' then
     local seq = c[SEQ] + 1
     local rec = '\2\0\0\0\0\0' .. now8 .. zero8 .. zero8 .. pack('>I8', seq) .. now8 .. now8
       .. last_place(q, seq, pack('>I2', tonumber(ARGV[6]))) .. ARGV[5] .. '\0\0\0\0\0\0'
-      .. entry_named(ARGV[7], ARGV[8])
+      .. entry_named(ARGV[7], ARGV[8], seq)
     enter_ready(q, {id}, {rec}, false)
     record(q, 15, 1, id, 0, 0, '', 'the record was missing', 'ready')
   end
