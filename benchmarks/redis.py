@@ -1,16 +1,19 @@
-"""Redis lists against hand-pipelined raw commands in the same run: rates, latencies, memory, flatness.
+"""Redis lists or streams against raw commands by hand in the same run: rates, latencies, memory, flatness.
 
     .venv/bin/python benchmarks/redis.py                 # batches of 1, 10 and 100
+    .venv/bin/python benchmarks/redis.py --kind streams
     .venv/bin/python benchmarks/redis.py --flat 1000000  # also: 1,000 against so many waiting
 
 A server of its own is started on a free port with `--fsync` (always, everysec, no) for its log. What is raw
-is what one would write by hand: a pipeline of LPUSH, of LMOVE, of LREM, one command a message. `ratio` is of
-the rates, `of p50` of the median times of a call: where others use the machine too, it wavers less.
+is what one would write by hand: a pipeline of LPUSH, of LMOVE, of LREM, one command a message; for streams a
+pipeline of XADD, one XREADGROUP, one XACK with one XDEL. `ratio` is of the rates, `of p50` of the median
+times of a call: where others use the machine too, it wavers less.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import sys
 import tempfile
@@ -82,6 +85,37 @@ class ByHand:
         return len(pipeline.execute())
 
 
+class ByHandOnStreams:
+    """The same on a stream: reading and acking take a whole batch in a command."""
+
+    def __init__(self, client: Any, batch: int) -> None:
+        self._client = client
+        self._batch = batch
+        self._held: list[bytes] = []
+        client.delete("raw")
+        client.xgroup_create("raw", "group", mkstream=True)
+
+    def enqueue(self) -> int:
+        pipeline = self._client.pipeline(transaction=False)
+        for n in range(self._batch):
+            pipeline.xadd("raw", {b"b": b"%08d" % n + PAYLOAD})
+        return len(pipeline.execute())
+
+    def lease(self) -> int:
+        ((_, entries),) = self._client.xreadgroup("group", "me", {"raw": ">"}, count=self._batch)
+        self._held = [entry for entry, _ in entries]
+        return len(self._held)
+
+    def ack(self) -> int:
+        pipeline = self._client.pipeline(transaction=False)
+        pipeline.xack("raw", "group", *self._held)
+        pipeline.xdel("raw", *self._held)
+        return int(pipeline.execute()[0])
+
+
+BY_HAND = {"lists": ByHand, "streams": ByHandOnStreams}
+
+
 class ByPenstock:
     def __init__(self, q: Queue, batch: int) -> None:
         self._q = q
@@ -99,9 +133,9 @@ class ByPenstock:
         return len(self._q.ack(self._held))
 
 
-def side_by_side(client: Any, q: Queue, batch: int, calls: int) -> dict[str, tuple[Timed, Timed]]:
+def side_by_side(client: Any, q: Queue, kind: str, batch: int, calls: int) -> dict[str, tuple[Timed, Timed]]:
     """Both in turn, call by call: whatever else the machine does, it does to both."""
-    by_hand, by_penstock = ByHand(client, batch), ByPenstock(q, batch)
+    by_hand, by_penstock = BY_HAND[kind](client, batch), ByPenstock(q, batch)
     out = {name: (Timed(), Timed()) for name in ("enqueue", "lease", "ack")}
     for _ in range(calls):
         out["enqueue"][0].run(by_hand.enqueue)
@@ -113,16 +147,16 @@ def side_by_side(client: Any, q: Queue, batch: int, calls: int) -> dict[str, tup
     return out
 
 
-def compare(server: RunningServer, batches: list[int], total: int, rounds: int) -> None:
+def compare(server: RunningServer, kind: str, batches: list[int], total: int, rounds: int) -> None:
     columns = ("raw/s", "ours/s", "ratio", "of p50", "p50 ms", "p99 ms")
     print("batch         " + " ".join(f"{name:>8}" for name in columns))
-    with server.client() as client, penstock.open(server.url()) as ps:
+    with server.client() as client, penstock.open(server.url(kind)) as ps:
         for batch in batches:
             calls = max(1, min(total // batch, 2000))
             found: dict[str, list[tuple[float, float, float, float, float]]] = {}
             for number in range(rounds):
                 q = ps.create_queue(f"bench-{batch}-{number}")
-                for name, (hand, one) in side_by_side(client, q, batch, calls).items():
+                for name, (hand, one) in side_by_side(client, q, kind, batch, calls).items():
                     half = hand.quantile_ms(0.5)
                     values = (hand.per_s, one.per_s, half, one.quantile_ms(0.5), one.quantile_ms(0.99))
                     found.setdefault(name, []).append(values)
@@ -133,9 +167,9 @@ def compare(server: RunningServer, batches: list[int], total: int, rounds: int) 
                 print(f"{batch:>5} {name:8} {raw:>8.0f} {own:>8.0f} {ratios} {p50:>8.2f} {p99:>8.2f}")
 
 
-def memory(server: RunningServer, count: int) -> None:
+def memory(server: RunningServer, kind: str, count: int) -> None:
     """Bytes of the server's memory a waiting message, and what is left when all are acked."""
-    with server.client() as client, penstock.open(server.url()) as ps:
+    with server.client() as client, penstock.open(server.url(kind)) as ps:
         client.flushall()
         ps.create_queue("warm")
         q = ps.create_queue("memory", journal_retention_s=0.001)
@@ -155,9 +189,9 @@ def memory(server: RunningServer, count: int) -> None:
         print(f"memory: {left} bytes more than before when all are acked and swept; {keys} keys")
 
 
-def flat(server: RunningServer, backlog: int) -> None:
+def flat(server: RunningServer, kind: str, backlog: int) -> None:
     """The same work on a short line and on a long one, in turn."""
-    with penstock.open(server.url()) as ps:
+    with penstock.open(server.url(kind)) as ps:
         work: dict[int, tuple[Turnover, dict[str, Timed]]] = {}
         for waiting in (1000, backlog):
             q = ps.create_queue(f"flat-{waiting}")
@@ -200,6 +234,7 @@ def main() -> None:
     parser.add_argument("--batches", default="1,10,100")
     parser.add_argument("--fsync", default="everysec", choices=["always", "everysec", "no"])
     parser.add_argument("--flat", type=int, default=0)
+    parser.add_argument("--kind", default="lists", choices=["lists", "streams"])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         server = started(Path(folder), appendfsync=options.fsync, **NO_REWRITES)
@@ -209,12 +244,13 @@ def main() -> None:
             print(
                 f"redis {version}, appendonly yes, appendfsync {options.fsync}, payload {len(PAYLOAD)} bytes"
             )
-            compare(
-                server, [int(one) for one in options.batches.split(",") if one], options.total, options.rounds
-            )
-            memory(server, 50_000)
+            print(f"{options.kind}; load average before: {os.getloadavg()[0]:.1f}")
+            batches = [int(one) for one in options.batches.split(",") if one]
+            compare(server, options.kind, batches, options.total, options.rounds)
+            memory(server, options.kind, 50_000)
             if options.flat:
-                flat(server, options.flat)
+                flat(server, options.kind, options.flat)
+            print(f"load average after: {os.getloadavg()[0]:.1f}")
         finally:
             server.kill()
 

@@ -84,8 +84,19 @@ local function claimed(names, consumer, attempts, without)
 end
 
 local function claim(ids, recs, consumer, attempts)
-  local most, by_attempts, out = fitting(recs), {}, {}
+  local n, most, by_attempts, out = #recs, fitting(recs), {}, {}
   if consumer == '' then consumer = '-' end
+  -- By far the most: all for the first time, of which all fit.
+  local same = most == n
+  for i = 2, n do
+    if attempts[i] ~= attempts[1] then same = false break end
+  end
+  if same then
+    local got = claimed(names_of(recs), consumer, (unpacked('>I4', attempts[1])))
+    for i, entry in ipairs(got) do out[i] = entry and entry[2][4] end
+    if #got == n then return out end
+    out = {}
+  end
   for i, rec in ipairs(recs) do
     local tried = attempts[i]
     local some = by_attempts[tried]
