@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from typing import cast
 
-from penstock.backends.base import CursorInfo, KeyStats, QueueBackend, QueueStats
+from penstock.backends.base import (
+    CursorInfo,
+    GroupedBackend,
+    GroupInfo,
+    KeyStats,
+    QueueBackend,
+    QueueStats,
+)
 from penstock.errors import InvalidMessage, MessageNotFound, Unsupported
 from penstock.event import Event, Kind
 from penstock.journal import Cursor, Moment, check_names, filtered, moment_ns
@@ -93,10 +101,12 @@ class Queue:
     ) -> list[Delivery]:
         """Take up to `max_messages`, each under its own lease; waits up to `wait_s` for the first.
 
-        Without `lease_s`, the queue's own setting counts.
+        Without `lease_s`, the queue's own setting counts. A `group` sees every message that no one else of the
+        same group has taken, and one that is new everything that is not processed yet.
         """
         if group is not None:
-            raise Unsupported("lease(group=…)", "consumer_groups", self._backend.name, HAVING_GROUPS)
+            grouped = self._grouped("lease(group=…)")
+            return grouped.lease_group(self.name, group, max_messages, lease_s, wait_s, consumer)
         return self._backend.lease(self.name, max_messages, lease_s, wait_s, consumer)
 
     def ack(self, receipts: Sequence[str]) -> list[Outcome]:
@@ -114,6 +124,29 @@ class Queue:
     def extend(self, receipts: Sequence[str], lease_s: float) -> list[Outcome]:
         """Hold these for `lease_s` from now."""
         return self._backend.extend(self.name, checked_batch(receipts, "receipts"), lease_s)
+
+    # -- consumer groups
+
+    def create_group(self, name: str) -> None:
+        """A group of consumers, which sees every message from what is not processed yet on."""
+        self._grouped("create_group").create_group(self.name, name)
+
+    def groups(self) -> Sequence[GroupInfo]:
+        """The queue's groups, with what is leased and what waits in each."""
+        return self._grouped("groups").groups(self.name)
+
+    def drop_group(self, name: str) -> None:
+        """Remove a group; what it alone had not processed goes."""
+        self._grouped("drop_group").drop_group(self.name, name)
+
+    def group(self, name: str) -> Queue:
+        """The queue as a group has it: `stats`, `list`, `events`, `redrive` and the like of its own."""
+        return Queue(self._backend, self._grouped("group").group_line(self.name, name))
+
+    def _grouped(self, what: str) -> GroupedBackend:
+        if not self._backend.capabilities.consumer_groups:
+            raise Unsupported(what, "consumer_groups", self._backend.name, HAVING_GROUPS)
+        return cast(GroupedBackend, self._backend)
 
     # -- looking
 

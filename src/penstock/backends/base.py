@@ -195,6 +195,15 @@ class CursorInfo(msgspec.Struct, frozen=True):
     required: bool
 
 
+class GroupInfo(msgspec.Struct, frozen=True):
+    """A consumer group of a queue: what is leased in it, and what waits for it."""
+
+    name: str
+    pending: int
+    lag: int
+    consumers: int = 0
+
+
 class QueueBackend(Protocol):
     """A place that queues live in. Safe to call from any thread."""
 
@@ -374,3 +383,28 @@ class QueueBackend(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class GroupedBackend(QueueBackend, Protocol):
+    """What a backend with `consumer_groups` has besides.
+
+    Every group sees every message, settles it for itself, and has a line of its own: numbers, journal, dead
+    letters. Receipts tell their group: `ack` and the like are those of every backend.
+    """
+
+    def lease_group(
+        self, queue: str, group: str, max_messages: int, lease_s: float | None, wait_s: float, consumer: str
+    ) -> list[Delivery]:
+        """As `lease`, in a group. One that is new sees everything that is not processed yet."""
+
+    def create_group(self, queue: str, group: str) -> None:
+        """Make a group, if there is none of that name."""
+
+    def groups(self, queue: str) -> list[GroupInfo]:
+        """In the order in which they came."""
+
+    def drop_group(self, queue: str, group: str) -> None:
+        """Remove a group; what it alone still had goes."""
+
+    def group_line(self, queue: str, group: str) -> str:
+        """What names a group's line in the place of a queue's name, for every other call."""

@@ -23,7 +23,7 @@ LISTS = Capabilities(
     fifo=True,
 )
 
-STREAMS = msgspec.structs.replace(LISTS, consumer_groups=False)
+STREAMS = msgspec.structs.replace(LISTS, consumer_groups=True)
 
 #: Who has what these backends lack.
 HAVING: dict[str, tuple[str, ...]] = {

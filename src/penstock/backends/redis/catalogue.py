@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 import msgspec
 
 from penstock.backends.redis.connecting import Arg
-from penstock.backends.redis.engine import CHANGED, Engine, QueueRow, decode_row, encode_row
+from penstock.backends.redis.engine import BETWEEN, CHANGED, Engine, QueueRow, decode_row, encode_row
 from penstock.backends.redis.records import encode_counters, fresh_counters
 from penstock.backends.redis.worlds import Worlds
 from penstock.errors import InvalidConfig, QueueAlreadyExists, QueueNotFound
@@ -19,7 +19,8 @@ NUMBER_FLAG = "number:"
 
 _KINDS = {"c": "queue_created", "u": "queue_updated", "d": "queue_deleted"}
 
-#: What is done ('c', 'u', 'd'), to which queue, and its row.
+#: What is done ('c', 'u', 'd'; 'n', 'v', 'x' to the line of a further group), to which queue or line, and the
+#: queue's row.
 Change = tuple[str, str, QueueRow]
 
 
@@ -59,7 +60,7 @@ class Catalogue:
             target = settings.dead_letter
             names = {target} if target is not None and self._row(target) is not None else set()
             self._check(settings, old, names)
-            return [("u", settings.name, msgspec.structs.replace(old, changed=version, settings=settings))]
+            return _updated(settings.name, old, msgspec.structs.replace(old, changed=version, settings=settings))
 
         return self._change(changes)
 
@@ -73,7 +74,7 @@ class Catalogue:
                     raise InvalidConfig(
                         f"queue {name!r} is the dead_letter of {other!r}; change that one first"
                     )
-            return [("d", name, rows[name])]
+            return _deleted(name, rows[name])
 
         self._change(changes)
 
@@ -96,7 +97,7 @@ class Catalogue:
             if old is None:
                 raise QueueNotFound(name)
             row = revised(old)
-            return None if row is None else [("u", name, msgspec.structs.replace(row, changed=version))]
+            return None if row is None else _updated(name, old, msgspec.structs.replace(row, changed=version))
 
         self._change(changes)
 
@@ -115,15 +116,13 @@ class Catalogue:
                 args: list[Arg] = [version, len(wanted)]
                 entries = []
                 for op, name, row in wanted:
-                    keys += engine.keys.queue(name)
-                    args += (
-                        op,
-                        name.encode(),
-                        encode_row(row),
-                        encode_counters(
-                            fresh_counters(row.number, row.changed, row.created_us, row.settings)
-                        ),
-                    )
+                    queue, _, group = name.partition(BETWEEN)
+                    number = next((one.number for one in row.groups if one.name == group), row.number)
+                    counters = fresh_counters(number, row.changed, row.created_us, row.settings)
+                    keys += engine.keys.queue(queue, group)
+                    args += (op, name.encode(), encode_row(row), encode_counters(counters))
+                    if op not in _KINDS:
+                        continue  # Of a group's line: what became of its queue is told.
                     body, flag = msgspec.json.encode(row.settings), f"{NUMBER_FLAG}{row.number}"
                     entries.append(Entry(_KINDS[op], body, [name], [flag]))
                 args += self._worlds.appending(SYSTEM_WORLD, entries, engine.new_ids(len(entries)))
@@ -153,19 +152,32 @@ class Catalogue:
             )
 
 
+def _updated(name: str, old: QueueRow, row: QueueRow) -> list[Change]:
+    """A queue's row is another: its own line first, then those of groups that come, stay and go."""
+    before, after = ([one.name for one in groups[1:]] for groups in (old.groups, row.groups))
+    new = [("n", f"{name}{BETWEEN}{one}", row) for one in after if one not in before]
+    stay = [("v", f"{name}{BETWEEN}{one}", row) for one in after if one in before]
+    gone = [("x", f"{name}{BETWEEN}{one}", row) for one in before if one not in after]
+    return [("u", name, row), *new, *stay, *gone]
+
+
+def _deleted(name: str, row: QueueRow) -> list[Change]:
+    return [("d", name, row), *(("x", f"{name}{BETWEEN}{one.name}", row) for one in row.groups[1:])]
+
+
 def _differences(
     rows: Mapping[str, QueueRow],
     wanted: Mapping[str, QueueSettings],
     new: Callable[[QueueSettings], QueueRow],
     version: int,
 ) -> list[Change]:
-    out: list[Change] = [("d", name, row) for name, row in rows.items() if name not in wanted]
+    out = [change for name, row in rows.items() if name not in wanted for change in _deleted(name, row)]
     for name, settings in wanted.items():
         old = rows.get(name)
         if old is None:
             out.append(("c", name, new(settings)))
         elif old.settings != settings:
-            out.append(("u", name, msgspec.structs.replace(old, changed=version, settings=settings)))
+            out += _updated(name, old, msgspec.structs.replace(old, changed=version, settings=settings))
     return out
 
 

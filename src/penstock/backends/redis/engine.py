@@ -26,6 +26,8 @@ NOT_FOUND, CHANGED, DONE, MORE = -1, -2, 0, 1
 CHANGING = frozenset(
     ("enqueue", "replace", "lease", "ack", "extend", "settle", "transfer", "purge", "revive")
 )
+#: Scripts that are handed the lines of all groups of the last queue, behind the others' keys.
+FANNING = frozenset(("enqueue", "replace", "transfer", "audit"))
 SERVERS_TIME = -1
 ROW_VERSION = b"\x01"
 #: Times that a call is begun anew because the queue was changed meanwhile.
@@ -40,11 +42,19 @@ _forks: list[None] = []
 os.register_at_fork(after_in_child=lambda: _forks.append(None))
 
 
+#: Of a group: all there, being given what waits in the queue, being dropped.
+WHOLE, JOINING, LEAVING = 0, 1, 2
+#: Between a queue and a group, in what names a group's line: no name has it.
+BETWEEN = "\0"
+
+
 class GroupRow(msgspec.Struct, array_like=True, frozen=True):
-    """A consumer group of a queue."""
+    """A consumer group of a queue. The first has the queue's own line, each further one a line of its own."""
 
     name: str
+    #: Part of its receipts: the own line's is the queue's.
     number: int
+    stage: int = WHOLE
 
 
 class QueueRow(msgspec.Struct, array_like=True, frozen=True):
@@ -54,14 +64,14 @@ class QueueRow(msgspec.Struct, array_like=True, frozen=True):
     changed: int
     settings: QueueSettings
     created_us: int
-    #: Whom the line belongs to: the consumer group that leased first. Streams alone have any.
+    #: Those who lease; the own line is of the one that did so first. Streams alone have any.
     groups: tuple[GroupRow, ...] = ()
     #: The name that the queue's stream was given.
     stream: str = ""
 
 
 class Known(msgspec.Struct, frozen=True):
-    """A queue and its keys."""
+    """A queue's line and its keys."""
 
     name: str
     number: int
@@ -72,6 +82,11 @@ class Known(msgspec.Struct, frozen=True):
     compress_over_bytes: int | None
     #: The consumer group whose line it is; '' if nobody has leased, and where there are none.
     group: str = ""
+    #: The queue's groups, and of its own line what new messages go to besides.
+    groups: tuple[GroupRow, ...] = ()
+    views: tuple[bytes, ...] = ()
+    #: What it was asked for by: a queue's name, or that and a group's.
+    address: str = ""
 
     @property
     def token_start(self) -> bytes:
@@ -155,14 +170,16 @@ class Engine:
         return known
 
     def load(self, name: str) -> Known | None:
+        """By a queue's name, or by that of a line; what it is now."""
         try:
-            raw = self.server.command("HGET", self.keys.queues, name.encode())
+            queue = name.partition(BETWEEN)[0]
+            raw = self.server.command("HGET", self.keys.queues, queue.encode())
         except (AttributeError, UnicodeEncodeError):  # No name at all.
             return None
-        if raw is None:
+        known = None if raw is None else self._seen(name, decode_row(raw))
+        if known is None:
             self._known.pop(name, None)
-            return None
-        return self._seen(name, decode_row(raw))
+        return known
 
     def all_queues(self) -> dict[str, QueueRow]:
         """By name."""
@@ -172,26 +189,46 @@ class Engine:
     def known(self, name: str, row: QueueRow) -> Known:
         known = self._known.get(name)
         if known is None or known.changed != row.changed:
-            known = self._seen(name, row)
+            known = self._own_line(name, row)
         return known
 
-    def _seen(self, name: str, row: QueueRow) -> Known:
+    def _seen(self, address: str, row: QueueRow) -> Known | None:
+        queue, between, group = address.partition(BETWEEN)
+        known = self._own_line(queue, row)
+        if between and known.group != group:
+            number = next((one.number for one in row.groups[1:] if one.name == group), None)
+            if number is None:
+                return None
+            keys = self.keys.queue(queue, group)
+            known = msgspec.structs.replace(known, number=number, keys=keys, group=group, views=())
+        known = msgspec.structs.replace(known, address=address)
+        self._known[address] = known
+        return known
+
+    def _own_line(self, name: str, row: QueueRow) -> Known:
         over = row.settings.compress_over_bytes
         if over is None and self.server.settings.compression:
             over = COMPRESS_OVER_BYTES
         if row.stream != self.keys.stream_name(name):
             raise InvalidConfig(
-                f"queue {name!r}: stream_name is {self.keys.stream_name(name)!r:.80}, but the queue was created "
-                f"with {row.stream!r:.80}; configure that, or create another queue and move to it"
+                f"queue {name!r}: stream_name is {self.keys.stream_name(name)!r:.80}, but it was created with "
+                f"{row.stream!r:.80}; configure that, or create another queue and move to it"
             )
-        group = row.groups[0].name if row.groups else ""
-        known = Known(name, row.number, row.changed, row.settings, self.keys.queue(name), over, group)
+        group, keys = row.groups[0].name if row.groups else "", self.keys.queue(name)
+        further = [one.name for one in row.groups[1:] if one.stage != LEAVING]
+        views = tuple(key for one in further for key in self.keys.queue(name, one))
+        known = Known(
+            name, row.number, row.changed, row.settings, keys, over, group, row.groups, views, name
+        )
         self._known[name] = known
         return known
 
     def forget(self, *names: str) -> None:
+        """A queue, and all lines of it."""
         for name in names:
-            self._known.pop(name, None)
+            queue = name.partition(BETWEEN)[0]
+            for address in [queue, *(one for one in self._known if one.startswith(queue + BETWEEN))]:
+                self._known.pop(address, None)
 
     def with_queue(self, name: str, act: Callable[[Known], T]) -> T:
         """Act on a queue; anew where it turns out to be changed before anything was done."""
@@ -215,13 +252,13 @@ class Engine:
         if attempt > 2:
             self.closed.wait(PATIENCE_S)  # A repair is at it.
 
-    def _as_they_are(self, queues: Sequence[Known]) -> list[int]:
-        """What numbers their settings have by now; `QueueChanged` if one is another queue."""
-        self.forget(*(q.name for q in queues))
-        now = [self.load(q.name) for q in queues]
-        out = [new.changed for q, new in zip(queues, now, strict=True) if new and new.number == q.number]
+    def _as_they_are(self, queues: Sequence[Known]) -> list[Known]:
+        """The same lines as they are by now; `QueueChanged` if one is another queue's."""
+        self.forget(*(q.address for q in queues))
+        now = [self.load(q.address) for q in queues]
+        out = [new for q, new in zip(queues, now, strict=True) if new and new.number == q.number]
         if len(out) < len(queues):
-            raise QueueChanged(*(q.name for q in queues))
+            raise QueueChanged(*(q.address for q in queues))
         return out
 
     # -- scripts
@@ -234,22 +271,22 @@ class Engine:
 
         An act that has changed something goes on with what it began: begun anew, it would do that again.
         """
-        keys = queues[0].keys if len(queues) == 1 else (*queues[0].keys, *queues[1].keys)
-        changed = [q.changed for q in queues]
         attempt = 0
         while attempt < MOST_CHANGES:
-            reply: list[Any] = self.server.run(
-                self.script(name), keys, [*self.head(queues[0].group), *changed, *args]
-            )
+            keys = queues[0].keys if len(queues) == 1 else (*queues[0].keys, *queues[1].keys)
+            if queues[-1].views and name in FANNING:
+                keys += queues[-1].views
+            sent = [*self.head(queues[0].group), *(q.changed for q in queues), *args]
+            reply: list[Any] = self.server.run(self.script(name), keys, sent)
             if reply[0] == MORE:
                 continue  # Time has more to do than fits into one call.
             if reply[0] not in (NOT_FOUND, CHANGED):
                 self._acts.has_changed = self._acts.has_changed or name in CHANGING
                 return reply
             if not self._acts.has_changed:
-                raise QueueChanged(*(q.name for q in queues))
+                raise QueueChanged(*(q.address for q in queues))
             self._patience(attempt)
-            changed = self._as_they_are(queues)
+            queues = self._as_they_are(queues)
             attempt += 1
         raise _restless(queues[0].name)
 

@@ -1,13 +1,33 @@
-"""Consumer groups of queues on streams."""
+"""Consumer groups of queues on streams: the first to lease has the queue's own line, others get their own.
+
+A group that comes later is entered in the queue's row first: from then on whatever is enqueued goes to it too.
+Then it is given what waits in the queue, a slice at a time; whoever finds that undone goes on with it.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import msgspec
 
+from penstock.backends.base import GroupInfo
 from penstock.backends.redis.catalogue import Catalogue
-from penstock.backends.redis.engine import Engine, GroupRow, Known, QueueRow
+from penstock.backends.redis.engine import (
+    BETWEEN,
+    JOINING,
+    LEAVING,
+    WHOLE,
+    Engine,
+    GroupRow,
+    Known,
+    QueueChanged,
+    QueueRow,
+)
+from penstock.errors import InvalidMessage, QueueNotFound
+from penstock.message import Outcome, checked_name, parse_receipt
 
 DEFAULT = "default"
+MOST_GROUPS = 16
 
 
 class Groups:
@@ -22,12 +42,156 @@ class Groups:
         own = self._engine.server.settings.queues.get(queue)
         return own.consumer_group if own is not None and own.consumer_group else DEFAULT
 
-    def take_line(self, q: Known) -> None:
-        """Whoever leases first has the queue's own line."""
+    def line(self, queue: str, group: str) -> str:
+        """Where a group leases from; it is made where there is none."""
+        known = self._engine.queue(queue)
+        if known.group == group:
+            return queue
+        found = _find(known.groups, group)
+        if found is None or found.stage != WHOLE:
+            self.create(queue, group)
+            if self._engine.queue(queue).group == group:
+                return queue
+        return queue + BETWEEN + group
 
-        def revised(row: QueueRow) -> QueueRow | None:
-            if row.groups:
-                return None
-            return msgspec.structs.replace(row, groups=(GroupRow(self.usual(q.name), row.number),))
+    def create(self, queue: str, group: str) -> None:
+        """Whoever comes first has the queue's own line; a later one sees everything that waits there."""
+        checked_name(group, "group")
+        while True:
+            self._engine.forget(queue)
+            found = _find(self._engine.queue(queue).groups, group)
+            if found is None:
+                self._catalogue.revise(queue, lambda row: self._with(row, group))
+            elif found.stage == JOINING:
+                self._join(queue, group)
+            elif found.stage == LEAVING:
+                self._leave(queue, group)
+            else:
+                return
 
-        self._catalogue.revise(q.name, revised)
+    def _with(self, row: QueueRow, group: str) -> QueueRow | None:
+        if _find(row.groups, group) is not None:
+            return None
+        if not row.groups:
+            return msgspec.structs.replace(row, groups=(GroupRow(group, row.number),))
+        if len(row.groups) >= MOST_GROUPS:
+            raise InvalidMessage(
+                f"queue {row.settings.name!r} has {MOST_GROUPS} consumer groups, and may have no more; "
+                "drop one of them"
+            )
+        number = int(self._engine.server.command("HINCRBY", self._engine.keys.store, "numbers", 1))
+        return msgspec.structs.replace(row, groups=(*row.groups, GroupRow(group, number, JOINING)))
+
+    def _join(self, queue: str, group: str) -> None:
+        """Give the group what waits. A server that was started anew goes through it in another order: from the
+        beginning, then, and what was given is known."""
+        self._slices(queue, group, "join")
+        self._catalogue.revise(queue, lambda row: _staged(row, group, JOINING, WHOLE))
+
+    def _slices(self, queue: str, group: str, script: str) -> None:
+        cursor, is_all = b"0", False
+        while not is_all:
+            own, line = self._lines(queue, group)
+            try:
+                if script == "join":
+                    is_all = cursor == b"end"
+                    sent = (b"0" if is_all else cursor, int(is_all))
+                    cursor = self._engine.run("join", [own, line], *sent)[2]
+                    cursor = b"end" if cursor == b"0" else cursor
+                else:
+                    _, _, cursor, left = self._engine.run("part", [line], cursor)
+                    is_all = cursor == b"0" and left == 0
+            except QueueChanged:
+                self._engine.forget(queue)
+                self._engine.closed.wait(0.001)
+
+    def _lines(self, queue: str, group: str) -> tuple[Known, Known]:
+        return self._engine.queue(queue), self._engine.queue(queue + BETWEEN + group)
+
+    # -- dropping
+
+    def drop(self, queue: str, group: str) -> None:
+        """What the group alone still had goes; nothing of that is nobody's."""
+        checked_name(group, "group")
+        self._engine.forget(queue)
+        groups = self._engine.queue(queue).groups
+        if _find(groups, group) is None:
+            raise InvalidMessage(f"queue {queue!r} has no consumer group {group!r:.60}")
+        if groups[0].name == group:
+            raise InvalidMessage(
+                f"group {group!r:.60} has the own line of queue {queue!r}: purge it, or delete the queue"
+            )
+        self._catalogue.revise(queue, lambda row: _staged(row, group, None, LEAVING))
+        self._leave(queue, group)
+
+    def _leave(self, queue: str, group: str) -> None:
+        try:
+            self._slices(queue, group, "part")
+        except QueueNotFound:
+            return  # Somebody else came to the end of it.
+
+        def without(row: QueueRow) -> QueueRow | None:
+            left = tuple(one for one in row.groups if one.name != group or one.stage != LEAVING)
+            return None if left == row.groups else msgspec.structs.replace(row, groups=left)
+
+        self._catalogue.revise(queue, without)
+
+    def finish(self, queue: str) -> None:
+        """Go on with what others left undone."""
+        for one in self._engine.queue(queue).groups:
+            if one.stage == LEAVING:
+                self._leave(queue, one.name)
+
+    # -- looking
+
+    def infos(self, queue: str) -> list[GroupInfo]:
+        out = []
+        self._engine.forget(queue)
+        for one in self._engine.queue(queue).groups:
+            if one.stage == LEAVING:
+                continue
+            address = queue + BETWEEN + one.name
+            numbers = self._engine.with_queue(address, lambda q: self._engine.run("stream", [q]))
+            _, _, _, pending, consumers, lag, _ = numbers
+            out.append(GroupInfo(one.name, pending, lag, consumers))
+        return out
+
+    def by_line(
+        self, queue: str, receipts: Sequence[str], act: Callable[[str, Sequence[str]], list[Outcome]]
+    ) -> list[Outcome]:
+        """Act on receipts where they belong: each names its group by a number."""
+        known = self._engine.queue(queue)
+        if BETWEEN in queue:
+            return act(queue, receipts)
+        numbers = {_number(receipt) for receipt in receipts}
+        if numbers - {one.number for one in known.groups} - {None}:
+            self._engine.forget(queue)  # Perhaps of a group that came since.
+            known = self._engine.queue(queue)
+        if len(known.groups) < 2:
+            return act(queue, receipts)
+        lines = {one.number: queue + BETWEEN + one.name for one in known.groups}
+        places: dict[str, list[int]] = {}
+        for place, receipt in enumerate(receipts):
+            places.setdefault(lines.get(_number(receipt) or -1, queue), []).append(place)
+        outcomes: dict[int, Outcome] = {}
+        for address, some in places.items():
+            outcomes |= zip(some, act(address, [receipts[place] for place in some]), strict=True)
+        return [outcomes[place] for place in range(len(receipts))]
+
+
+def _find(groups: Sequence[GroupRow], name: str) -> GroupRow | None:
+    return next((one for one in groups if one.name == name), None)
+
+
+def _staged(row: QueueRow, group: str, was: int | None, stage: int) -> QueueRow | None:
+    """The row with a group in another stage, if it was in that one."""
+    found = _find(row.groups, group)
+    if found is None or found.stage == stage or (was is not None and found.stage != was):
+        return None
+    groups = (msgspec.structs.replace(one, stage=stage) if one is found else one for one in row.groups)
+    return msgspec.structs.replace(row, groups=tuple(groups))
+
+
+def _number(receipt: object) -> int | None:
+    parsed = parse_receipt(receipt)  # type: ignore[arg-type]  # It says what it cannot be.
+    return None if parsed is None else int.from_bytes(parsed[1][:4], "big")

@@ -19,6 +19,10 @@ OF_QUEUE = (
     *(b"b", b"k", b"a", b"w", b"x", b"i"),
     *(b"f%d" % level for level in range(10)),
 )
+#: Of a queue on a stream: who holds entries that several groups have, and what a new group was given.
+OF_STREAM = (*OF_QUEUE, b"r", b"v")
+#: What all groups of a queue share.
+_SHARED = frozenset((b"m", b"u", b"p", b"r"))
 COUNTERS, BODIES, STATES, JOURNAL, CURSORS = 0, 1, 2, 13, 17
 
 _UNSAFE = re.compile(rb"[^A-Za-z0-9._-]")
@@ -54,12 +58,18 @@ class Keys:
         self.sweeper = own + b"sweeper"
         self._own = own
 
-    def queue(self, name: str) -> tuple[bytes, ...]:
+    def queue(self, name: str, group: str = "") -> tuple[bytes, ...]:
+        """Of a queue's own line, or of the line that a further group has."""
         start = self._prefix + b"{" + escaped(name) + b"}:"
-        named = self._stream_names.get(name)
-        if named is None:
+        if self.store_kind == "hash":
             return tuple(start + part for part in OF_QUEUE)
-        return tuple(start + (b"stream:" + escaped(named) if part == b"m" else part) for part in OF_QUEUE)
+        named = self._stream_names.get(name)
+        stream = b"m" if named is None else b"stream:" + escaped(named)
+        own = b"g:" + escaped(group) + b":" if group else b""
+        return tuple(
+            start + (stream if part == b"m" else part if part in _SHARED else own + part)
+            for part in OF_STREAM
+        )
 
     def stream_name(self, queue: str) -> str:
         return self._stream_names.get(queue, "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from penstock.backends.redis.engine import Engine, Known, QueueChanged
@@ -50,8 +50,6 @@ class Leasing:
         self._looking = looking
         self._settling = settling
         self._bells = bells
-        #: Where lines belong to consumer groups: what gives one that is nobody's to someone.
-        self.take_line: Callable[[Known], None] | None = None
         #: Deliveries by queue and fairness key, since the store was opened.
         self.served: dict[str, Counter[str]] = {}
         self._shapes: dict[bytes, _Shape] = {}
@@ -79,9 +77,6 @@ class Leasing:
         """What is handed out at once; if nothing, in how many microseconds something falls due."""
 
         def act(q: Known) -> tuple[list[Delivery], int]:
-            if self.take_line is not None and not q.group:
-                self.take_line(q)
-                raise QueueChanged(q.name)
             lease_us = to_ns(q.settings.lease_s if lease_s is None else lease_s) // 1000
             out: list[Delivery] = []
             due_in_us: int | None = None

@@ -12,7 +12,7 @@ _PARTS = re.compile(r"^--:((?: [a-z]+)+)$", re.MULTILINE)
 
 
 #: Parts that there are several of: one for each way to keep bodies.
-OF_STORE = frozenset(("bodies", "scan"))
+OF_STORE = frozenset(("bodies", "scan", "views"))
 
 
 @cache

@@ -1,7 +1,7 @@
 -- Where bodies are: in a stream, an entry each, of which a consumer group has those pending that are leased. An entry is
 -- named by the seq of the event that brought it, and has the id (field i) and the body (field b). A record ends with
 -- 8 bytes: KiB of the body (2), seq of the entry (6).
-local OF_QUEUE, IN_STREAM = F + 9, true
+local R, V, OF_QUEUE, IN_STREAM = F + 10, F + 11, F + 11, true
 local MOST_KIB, GROUP = 8192, sub(ARGV[2], 18)
 
 local function entry_name(seq) return string.format('%.0f-0', seq) end
@@ -36,7 +36,30 @@ local function put_bodies(at, list, from, n, seq)
     call('XADD', stream, entry_name(seq + i), 'i', list[from + 2 * i - 2], 'b', list[from + 2 * i - 1])
   end
 end
-local function drop_bodies(at, _, recs) call('XDEL', KEYS[at + M], unpack(names_of(recs))) end
+
+-- Entries that one more line has, or several: those of one line alone are not counted.
+local function share(at, recs, more)
+  for i, rec in ipairs(recs) do
+    local field, n = sub(rec, -6), type(more) == 'table' and more[i] or more
+    if n > 0 and call('HINCRBY', KEYS[at + R], field, n) == n then call('HINCRBY', KEYS[at + R], field, 1) end
+  end
+end
+-- One line is done with these: the names of those that no other has.
+local function unshared(at, recs)
+  local shares, fields, names = KEYS[at + R], {}, {}
+  if call('EXISTS', shares) == 0 then return names_of(recs) end
+  for i, rec in ipairs(recs) do fields[i] = sub(rec, -6) end
+  for i, n in ipairs(call('HMGET', shares, unpack(fields))) do
+    n = tonumber(n or 1)
+    if n < 2 then names[#names + 1] = name_of(recs[i]) end
+    if n <= 2 then call('HDEL', shares, fields[i]) else call('HINCRBY', shares, fields[i], -1) end
+  end
+  return names
+end
+local function drop_bodies(at, _, recs)
+  local names = unshared(at, recs)
+  if #names > 0 then call('XDEL', KEYS[at + M], unpack(names)) end
+end
 local function swap_body(at, id, rec, body, seq)
   drop_bodies(at, nil, {rec})
   put_bodies(at, {id, body}, 1, 1, seq - 1)
@@ -46,7 +69,8 @@ local function release(at, recs) call('XACK', KEYS[at + M], GROUP, unpack(names_
 local function finish(at, _, _, recs)
   local names = names_of(recs)
   call('XACK', KEYS[at + M], GROUP, unpack(names))
-  call('XDEL', KEYS[at + M], unpack(names))
+  if call('EXISTS', KEYS[at + R]) == 1 then names = unshared(at, recs) end
+  if #names > 0 then call('XDEL', KEYS[at + M], unpack(names)) end
 end
 
 -- How many of these are as much as one answer should have.

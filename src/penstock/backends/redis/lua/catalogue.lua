@@ -1,8 +1,8 @@
 -- Create, change and delete queues, and record it in the system's world: all of it or nothing.
 -- KEYS: store, queues, worlds, entries, frames of the system's world; then all keys of each queue.
--- ARGV: 3 version of the catalogue, 4 changes; op ('c', 'u', 'd'), name, row and counters of each; then what is to be
--- appended (see _worlds.lua). Answers {0} or {-2} where the catalogue is not as it was.
---: bodies flows steps worlds
+-- ARGV: 3 version of the catalogue, 4 changes; op ('c', 'u', 'd'; of a further group's line 'n', 'v', 'x'), name, row
+-- and counters of each; then what is to be appended (see _worlds.lua). Answers {0} or {-2} where the catalogue is not as it was.
+--: bodies flows steps worlds views
 local FIRST = 5
 local changes = tonumber(ARGV[4])
 if changes > 0 and appended(KEYS[4], 5 + 4 * changes) then return {DONE_NOW} end
@@ -38,20 +38,25 @@ local function count_flights(q)
   until #lanes == 0
 end
 
+local boundary = 0
 for i = 1, changes do
   local at, a = FIRST + OF_QUEUE * (i - 1), 1 + 4 * i
   local op, name = ARGV[a], ARGV[a + 1]
   if op == 'd' then
     call('HDEL', KEYS[2], name)
     for k = 1, OF_QUEUE do call('UNLINK', KEYS[at + k]) end
+  elseif op == 'x' then
+    drop_line(at, string.match(name, '%z(.*)$'))
   else
-    call('HSET', KEYS[2], name, ARGV[a + 2])
-    if op == 'c' then
+    if op == 'c' or op == 'u' then call('HSET', KEYS[2], name, ARGV[a + 2]) end
+    if op == 'c' or op == 'n' then
       call('SET', KEYS[at + C], ARGV[a + 3])
+      if op == 'n' then begin_line(at, boundary) end
     else
       local q, new = {at = at, c = cmsgpack.unpack(call('GET', KEYS[at + C]))}, cmsgpack.unpack(ARGV[a + 3])
       local per_key = q.c[PER_KEY]
       q.c[SETTINGS] = new[SETTINGS]
+      if op == 'u' then boundary = q.c[SEQ] end
       for place = MAX_LEASED, WINDOW do q.c[place] = new[place] end
       if q.c[PER_KEY] ~= per_key then count_flights(q) end
       call('SET', KEYS[at + C], cmsgpack.pack(q.c))

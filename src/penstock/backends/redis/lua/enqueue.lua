@@ -1,9 +1,9 @@
--- Enqueue a batch. Touches c m s z o d t u p h j k a x i f0-f9 of one queue.
+-- Enqueue a batch. Touches c m s z o d t u p h j k a x i f0-f9 of one queue, and of the lines of its further groups.
 -- ARGV: 3 settings, 4 count, 5 rows, 6 '1' if all are plain, 7 shapes, the shapes, then id and body of each message.
 -- A shape is a lane and, in two bytes, a weight: mostly all of a batch have the same. A row: shape (2); where not all
 -- are plain, flags (1 id given, 2 dedup), delay and ttl in microseconds (8 each) and the hashed dedup id (16) follow.
 -- Answers {0, time} for plain ones, else {0, time, for each '' or the id that answers for it}.
---: bodies flows steps time
+--: bodies flows steps time views
 local q, no = open(0, 3)
 if not q then return no end
 local c, n, rows, plain = q.c, tonumber(ARGV[4]), ARGV[5], ARGV[6] == '1'
@@ -14,6 +14,8 @@ if q.again then return {DONE_NOW, now, q.again ~= true and cmsgpack.unpack(q.aga
 -- Sent again, and not remembered: the ids tell, as long as the messages are there.
 local sent_again = sub(ARGV[2], 17) == '1'
 if plain and sent_again and call('HEXISTS', KEYS[S], ARGV[first]) == 1 then return {DONE_NOW, now} end
+local views = open_views(OF_QUEUE, q)
+if not views then return {CHANGED} end
 local order = math.max(c[ORDER], now)
 local order8 = pack('>I8', order)
 local head = '\2\0\0\0\0\0' .. now8 .. zero8
@@ -44,6 +46,7 @@ if plain then
   remember_call(q)
   close(q)
   tell(q)
+  if #views > 0 then fan_out(views, 0, ids, every_second(ss)) end
   return {DONE_NOW, now}
 end
 
@@ -122,6 +125,7 @@ if #ids > 0 then
   record(q, 1, #ids, concat(ids), 0, column(dues, 8))
   rate(q, 'e', #ids)
   tell(q)
+  if #views > 0 then fan_out(views, 0, ids, every_second(ss)) end
 end
 if #ids > 0 or q.events > 0 then
   remember_call(q, #ids < n and cmsgpack.pack(answers))

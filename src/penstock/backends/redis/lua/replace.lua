@@ -1,11 +1,13 @@
--- Replace waiting messages. Touches c m s z o d t j b k a i f0-f9 of one queue.
+-- Replace waiting messages. Touches c m s z o d t j b k a i f0-f9 of one queue, and of the lines of its further groups.
 -- ARGV: 3 settings, 4 rows, then id, lane and body of each. A row: seq that the record must have (8), weight (2),
 -- delay and ttl in microseconds (8 each). Answers {0, time, '1' or '0' (not as it was) for each}.
---: bodies flows steps
+--: bodies flows steps views
 local q, no = open(0, 3)
 if not q then return no end
 local c, rows, n, answers = q.c, ARGV[4], (#ARGV - 4) / 3, {}
 if q.again then return same_again(q, n) end
+local views = open_views(OF_QUEUE, q)
+if not views then return {CHANGED} end
 for i = 1, n do
   local r, id, l = 26 * i - 25, ARGV[2 + 3 * i], ARGV[3 + 3 * i]
   local rec = call('HGET', KEYS[S], id)
@@ -29,6 +31,7 @@ for i = 1, n do
     swap_body(0, id, rec, ARGV[4 + 3 * i], c[SEQ] + 1)
     if delay > 0 then enter(q, 1, {id}, {new}) else enter_ready(q, {id}, {new}, true) end
     record(q, 2, 1, id, (unpacked('>I4', rec, 3)), now + delay)
+    if #views > 0 then renew_in_views(views, id, rec, new) end
     answers[i] = '1'
   end
 end
@@ -36,5 +39,8 @@ if q.events > 0 then
   remember_call(q, unusual(concat(answers)))
   close(q)
   tell(q)
+  for _, v in ipairs(views) do
+    if v.events > 0 then close(v) tell(v) end
+  end
 end
 return {DONE_NOW, now, concat(answers)}

@@ -1,9 +1,10 @@
 -- Messages go from one queue to another: dead letters, moved and redriven ones.
--- Touches c m s z o d l y t h j b k a x i f0-f9 of both queues; the target's keys follow the source's.
+-- Touches c m s z o d l y t h j b k a x i f0-f9 of both queues; the target's keys follow the source's, and
+-- those of the lines of its further groups the target's.
 -- ARGV: 3 and 4 settings, 5 kind of event (8 dead, 9 redriven, 10 moved), 6 and 7 names, 8 flags of the new records,
 -- 9 rows; then id, lane, body and reason of each. A row: seq that the record must have (8), expiry (8).
 -- Answers {0, time, '1' gone over, '0' not as it was, '2' there already, for each}.
---: bodies flows steps
+--: bodies flows steps views
 local TARGET = OF_QUEUE
 local q, no = open(0, 3)
 if not q then return no end
@@ -11,6 +12,8 @@ local kind, flags, rows, n = tonumber(ARGV[5]), ARGV[8], ARGV[9], (#ARGV - 9) / 
 if q.again then return same_again(q, n) end
 local t, not_there = open(TARGET, 4)
 if not t then return not_there end
+local views = open_views(2 * OF_QUEUE, t)
+if not views then return {CHANGED} end
 local ids, answers, seen = {}, {}, {}
 for i = 1, n do ids[i] = ARGV[6 + 4 * i] end
 local here, there = call('HMGET', KEYS[S], unpack(ids)), call('HMGET', KEYS[TARGET + S], unpack(ids))
@@ -61,5 +64,12 @@ if #gone > 0 then
   close(t)
   tell(q)
   tell(t)
+  if #views > 0 then
+    local arrived, of_arrived = {}, {}
+    for _, list in ipairs({now_ready, now_delayed}) do
+      for i, id in ipairs(list.ids) do arrived[#arrived + 1], of_arrived[#of_arrived + 1] = id, list.recs[i] end
+    end
+    fan_out(views, TARGET, arrived, of_arrived)
+  end
 end
 return {DONE_NOW, now, concat(answers)}
