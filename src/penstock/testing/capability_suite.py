@@ -114,6 +114,10 @@ class CapabilitySuite(BackendCase):
     def test_a_group_is_refused_without_consumer_groups(self, ps: Penstock, q: Queue) -> None:
         q.enqueue(b"")
         assert call_refused(ps, lambda: q.lease(group="g"), "consumer_groups")
+        assert call_refused(ps, lambda: q.create_group("g"), "consumer_groups")
+        assert call_refused(ps, q.groups, "consumer_groups")
+        assert call_refused(ps, lambda: q.drop_group("g"), "consumer_groups")
+        assert call_refused(ps, lambda: q.group("g"), "consumer_groups")
         assert q.stats().ready == 1
 
     @refuses("replay")

@@ -18,7 +18,15 @@ class Proof(msgspec.Struct, frozen=True):
 
 PROOFS: dict[str, Proof] = {
     "atomic_ack": Proof(on=("test_an_ack_removes_message_and_lease_in_one_step",)),
-    "consumer_groups": Proof(off=("test_a_group_is_refused_without_consumer_groups",)),
+    "consumer_groups": Proof(
+        on=(
+            "test_every_group_sees_every_message",
+            "test_a_new_group_sees_all_that_is_not_processed",
+            "test_groups_settle_for_themselves",
+            "test_what_is_enqueued_while_a_group_comes_is_seen_by_it_once",
+        ),
+        off=("test_a_group_is_refused_without_consumer_groups",),
+    ),
     "replay": Proof(
         on=("test_a_cursor_can_go_back_and_read_again",),
         off=("test_going_back_is_refused_without_replay",),

@@ -26,6 +26,7 @@ from penstock.testing.enqueue_suite import EnqueueSuite
 from penstock.testing.failure_suite import FailureSuite
 from penstock.testing.fairness_suite import FairnessSuite
 from penstock.testing.fifo_suite import FifoSuite
+from penstock.testing.group_suite import GroupSuite
 from penstock.testing.held_suite import HeldBodySuite
 from penstock.testing.hook_suite import HookSuite
 from penstock.testing.journal_suite import JournalSuite
@@ -62,6 +63,7 @@ class BackendSuite(
     LeaseSuite,
     ReceiptSuite,
     WaitingSuite,
+    GroupSuite,
     FailureSuite,
     HookSuite,
     DeadLetterSuite,

@@ -60,7 +60,9 @@ class Catalogue:
             target = settings.dead_letter
             names = {target} if target is not None and self._row(target) is not None else set()
             self._check(settings, old, names)
-            return _updated(settings.name, old, msgspec.structs.replace(old, changed=version, settings=settings))
+            return _updated(
+                settings.name, old, msgspec.structs.replace(old, changed=version, settings=settings)
+            )
 
         return self._change(changes)
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from penstock.backends.base import CheckReport, Problem, Progress
-from penstock.backends.redis.engine import Engine, Known
+from penstock.backends.redis.engine import LEAVING, Engine, Known
 from penstock.backends.redis.journal import PAGE
 from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import Counters, decode_counters, decode_events, decode_head
@@ -26,7 +26,9 @@ LISTED = 1000
 #: Keys that are gone through: records, bodies, indexes, dedup ids, heads of lanes.
 PARTS = ("s", "m", "z", "d", "l", "g", "y", "t", "h", "a", "u", "p", "o")
 #: What a stream's group has pending, too.
-STREAM_PARTS = (*PARTS, "e")
+STREAM_PARTS = (*PARTS, "e", "r")
+#: What all lines of a queue have together.
+SHARED_PARTS = frozenset(("m", "u", "p", "r"))
 
 #: kind of problem -> severity, what is wrong
 _KINDS: dict[str, tuple[str, str]] = {
@@ -34,6 +36,7 @@ _KINDS: dict[str, tuple[str, str]] = {
     "body missing": ("damage", "message has no body"),
     "body damaged": ("damage", "message body does not decode"),
     "body of nothing": ("orphan", "body has no state record"),
+    "shares": ("index", "entry is not held by as many groups as is counted"),
     "not pending": ("index", "leased message is not pending in the stream, or for another consumer"),
     "pending of nothing": ("orphan", "pending entry is of no leased message"),
     "ready row missing": ("index", "ready message is not in the line"),
@@ -103,8 +106,9 @@ class Checking:
 
         for place, name in enumerate(rows):
             try:
-                counted = self._engine.with_queue(name, lambda q: self._queue(q, note))
-                messages, events = messages + counted[0], events + counted[1]
+                for line in (name, *self._engine.queue(name).further_lines):
+                    counted = self._engine.with_queue(line, lambda q: self._queue(q, note))
+                    messages, events = messages + counted[0], events + counted[1]
             except QueueNotFound:
                 if self._engine.load(name) is not None:
                     note("counters", name, "")
@@ -131,19 +135,20 @@ class Checking:
             decode_counters(raw)  # Damaged ones may look like a queue in repair, which is waited for.
         found: list[tuple[str, str]] = []
         for part in STREAM_PARTS if self._engine.keys.store_kind == "stream" else PARTS:
-            found += self._part(q, part)
-        _, _, _, wrong, (raw, messages) = self._engine.run("audit", [q], "c", 0)
+            if not (q.is_view and part in SHARED_PARTS):
+                found += self._part(q, part)
+        _, _, _, wrong, (raw, messages) = self._engine.run("audit", [q], "c", 0, *_lines_of(q))
         found += _problems(wrong)
         counters = decode_counters(raw)
         found += self._journal(q, counters)
         for kind, where in found:
-            note(kind, q.name, where)
+            note(kind, q.name, f"group {q.group!r}: {where}" if q.is_view else where)
         return messages, counters.seq - counters.base_seq
 
     def _part(self, q: Known, part: str) -> Iterator[tuple[str, str]]:
         cursor = b"0"
         while True:
-            _, _, cursor, wrong, looked = self._engine.run("audit", [q], part, cursor)
+            _, _, cursor, wrong, looked = self._engine.run("audit", [q], part, cursor, *_lines_of(q))
             yield from _problems(wrong)
             for at in range(0, len(looked), 2):
                 try:
@@ -184,6 +189,11 @@ class Checking:
         now = (c.delayed + c.ready, c.leased, c.done, c.dead)
         if seq == c.seq and (counts[0] + counts[1], *counts[2:]) != now:
             yield "journal counts", f"at {seq}: {counts}, but counted are {now}"
+
+
+def _lines_of(q: Known) -> tuple[int, int]:
+    """Whether the queue has several lines, and whether one of them is being dropped."""
+    return int(len(q.groups) > 1), int(any(one.stage == LEAVING for one in q.groups))
 
 
 def _change(event: Event) -> int:

@@ -89,6 +89,16 @@ class Known(msgspec.Struct, frozen=True):
     address: str = ""
 
     @property
+    def is_view(self) -> bool:
+        """Whether it is not the queue's own line."""
+        return bool(self.groups) and self.number != self.groups[0].number
+
+    @property
+    def further_lines(self) -> list[str]:
+        """Addresses of the lines that the queue has besides its own."""
+        return [self.name + BETWEEN + one.name for one in self.groups[1:] if one.stage != LEAVING]
+
+    @property
     def token_start(self) -> bytes:
         return self.number.to_bytes(4, "big")
 
@@ -217,9 +227,7 @@ class Engine:
         group, keys = row.groups[0].name if row.groups else "", self.keys.queue(name)
         further = [one.name for one in row.groups[1:] if one.stage != LEAVING]
         views = tuple(key for one in further for key in self.keys.queue(name, one))
-        known = Known(
-            name, row.number, row.changed, row.settings, keys, over, group, row.groups, views, name
-        )
+        known = Known(name, row.number, row.changed, row.settings, keys, over, group, row.groups, views, name)
         self._known[name] = known
         return known
 

@@ -84,7 +84,8 @@ class Groups:
 
     def _join(self, queue: str, group: str) -> None:
         """Give the group what waits. A server that was started anew goes through it in another order: from the
-        beginning, then, and what was given is known."""
+        beginning, then, and what was given is known.
+        """
         self._slices(queue, group, "join")
         self._catalogue.revise(queue, lambda row: _staged(row, group, JOINING, WHOLE))
 

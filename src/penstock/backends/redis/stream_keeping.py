@@ -36,8 +36,8 @@ class StreamKeeping:
 
     def tidy(self, q: Known) -> bool:
         """A round; whether it found something to do."""
-        settings, cursor = self._settings, self._cursors.get(q.name, b"0")
+        settings, cursor = self._settings, self._cursors.get(q.address, b"0")
         idle_ms = round(settings.claim_min_idle_s * 1000)
         _, _, gone, released, cursor = self._engine.run("tidy", [q], idle_ms, settings.claim_count, cursor)
-        self._cursors[q.name], self._last_s[q.name] = cursor, time.monotonic()
+        self._cursors[q.address], self._last_s[q.address] = cursor, time.monotonic()
         return bool(gone or released)

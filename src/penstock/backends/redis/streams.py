@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from penstock.backends.base import GroupInfo
@@ -36,9 +36,7 @@ class StreamsBackend(RedisBackend):
     ) -> list[Delivery]:
         if BETWEEN in queue:
             return super().lease(queue, max_messages, lease_s, wait_s, consumer)
-        return self.lease_group(
-            queue, self._groups.usual(queue), max_messages, lease_s, wait_s, consumer
-        )
+        return self.lease_group(queue, self._groups.usual(queue), max_messages, lease_s, wait_s, consumer)
 
     def lease_group(
         self, queue: str, group: str, max_messages: int, lease_s: float | None, wait_s: float, consumer: str
@@ -85,6 +83,12 @@ class StreamsBackend(RedisBackend):
     def extend(self, queue: str, receipts: Sequence[str], lease_s: float) -> list[Outcome]:
         extend = super().extend
         return self._groups.by_line(queue, receipts, lambda line, some: extend(line, some, lease_s))
+
+    def purge(self, queue: str, states: Collection[str]) -> int:
+        done = super().purge(queue, states)
+        for line in () if BETWEEN in queue else self._engine.queue(queue).further_lines:
+            super().purge(line, states)
+        return done
 
     # -- numbers
 

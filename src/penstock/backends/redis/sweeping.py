@@ -76,11 +76,25 @@ class Sweeping:
         return bool(taken) or server.command("GET", key) == me
 
     def _queue(self, name: str, budget: int) -> int:
-        return self._guarded(name, budget, self._slice)
+        done = self._guarded(name, budget, self._slice)
+        for line in self._further_lines(name):
+            done += self._guarded(line, budget - done, self._slice)
+        return done
 
     def _tidy_stream(self, name: str, budget: int) -> int:
         """One round of what streams need besides."""
-        return 0 if self._streams is None else self._guarded(name, min(budget, 1), self._streams.tidy)
+        if self._streams is None:
+            return 0
+        lines = [name, *self._further_lines(name)]
+        return sum(self._guarded(line, min(budget, 1), self._streams.tidy) for line in lines)
+
+    def _further_lines(self, name: str) -> list[str]:
+        if self._streams is None:
+            return []
+        try:
+            return self._engine.queue(name).further_lines
+        except PenstockError:
+            return []  # Gone meanwhile, or told about by who sweeps its own line.
 
     def _guarded(self, name: str, budget: int, act: Callable[[Known], bool]) -> int:
         """Up to so many slices of one queue; one that is damaged does not stop those of the others."""

@@ -37,11 +37,11 @@ local function put_bodies(at, list, from, n, seq)
   end
 end
 
--- Entries that one more line has, or several: those of one line alone are not counted.
+-- So many more lines have these entries: those of one line alone are not counted.
 local function share(at, recs, more)
-  for i, rec in ipairs(recs) do
-    local field, n = sub(rec, -6), type(more) == 'table' and more[i] or more
-    if n > 0 and call('HINCRBY', KEYS[at + R], field, n) == n then call('HINCRBY', KEYS[at + R], field, 1) end
+  for _, rec in ipairs(more > 0 and recs or {}) do
+    local field = sub(rec, -6)
+    if call('HINCRBY', KEYS[at + R], field, more) == more then call('HINCRBY', KEYS[at + R], field, 1) end
   end
 end
 -- One line is done with these: the names of those that no other has.

@@ -14,8 +14,8 @@ local function is_pending(rec)
   local consumer = consumer_of(rec)
   return type(row) == 'table' and row[2] == (consumer == '' and '-' or consumer)
 end
-local function renew_pending(seq)
-  if call('EXISTS', KEYS[M]) == 1 then reel_in(0, seq) end
+local function renew_pending(seq, is_view)
+  if not is_view and call('EXISTS', KEYS[M]) == 1 then reel_in(0, seq) end
   if GROUP == '' then return end
   redis.pcall('XGROUP', 'DESTROY', KEYS[M], GROUP)
   call('XGROUP', 'CREATE', KEYS[M], GROUP, '0', 'MKSTREAM')
@@ -46,10 +46,37 @@ local function page_of_bodies(cursor)
   for i, entry in ipairs(page) do
     local name, fields = entry[1], entry[2]
     local id = fields[1] == 'i' and fields[2] or ''
-    local rec = call('HGET', KEYS[S], id)
-    out[i] = {id, fields[3] == 'b' and fields[4] or '', name, rec and #rec >= 87 and name_of(rec) == name}
+    local holders = 0
+    for at = 0, #KEYS - OF_QUEUE, OF_QUEUE do
+      local rec = call('HGET', KEYS[at + S], id)
+      if rec and #rec >= 87 and name_of(rec) == name then holders = holders + 1 end
+    end
+    out[i] = {id, fields[3] == 'b' and fields[4] or '', name, holders > 0, holders}
   end
   return #page < PAGE and '0' or page[#page][1], out
+end
+
+-- How many lines an entry is said to have, which is true for that many.
+local function share_field(name)
+  local number, part = string.match(name, '^(%d+)%-(%d+)$')
+  return part == '0' and sub(pack('>I8', tonumber(number)), 3) or nil
+end
+local function is_shared_right(name, holders)
+  local field = share_field(name)
+  return not field or (tonumber(call('HGET', KEYS[R], field) or 1)) == math.max(holders, 1)
+end
+local function share_right(name, holders)
+  local field = share_field(name)
+  if field and holders > 1 then call('HSET', KEYS[R], field, holders) elseif field then call('HDEL', KEYS[R], field) end
+end
+-- Shares of entries that are not there: a page of them.
+local function page_of_lost_shares(cursor)
+  local page, lost = call('HSCAN', KEYS[R], cursor, 'COUNT', 200), {}
+  for i = 1, #page[2], 2 do
+    local field = page[2][i]
+    if #field ~= 6 or not entry_at(entry_name((unpacked('>I6', field)))) then lost[#lost + 1] = field end
+  end
+  return page[1], lost
 end
 
 -- Entries that the group has pending: a page of name, id and consumer.

@@ -59,7 +59,14 @@ local function fan_out(views, at, ids, recs)
       tell(v)
     end
   end
-  share(at, recs, counts)
+  local shares = {}
+  for i, rec in ipairs(recs) do
+    if counts[i] > 0 then
+      shares[#shares + 1] = sub(rec, -6)
+      shares[#shares + 1] = counts[i] + 1
+    end
+  end
+  if #shares > 0 then call('HSET', KEYS[at + R], unpack(shares)) end
 end
 
 -- A waiting message of the queue was replaced, `was` by `rec`: so it is wherever it waits; who has it leased, or is done

@@ -1,9 +1,10 @@
 -- Rebuild what is derived from a queue's records, a slice at a time; meanwhile nobody else gets at the queue.
--- Touches c m s z o d l g y t u p h j b k a w f0-f9 of one queue.
+-- Touches c m s z o d l g y t u p h j b k a w f0-f9 of one queue, on streams r, and reads s of its further lines.
 -- ARGV: 3 step, 4 cursor or settings, 5 on see below. Steps:
---   begin    4: counters for a queue that has none     drops what is derived, and locks
+--   begin    4: counters for a queue that has none, 5 '1' for the line of a further group     drops what is derived, and locks
 --   records  4: cursor   records of 200 messages are put into their indexes; those without a body go
---   bodies   4: cursor   answers {0, time, next cursor, {id, body, name of its entry, '1' if a record leads to it} of each}
+--   shares   4: cursor   what is said of entries that are gone goes
+--   bodies   4: cursor, 5 '1' if lines are counted   answers {0, time, next cursor, {id, body, name of its entry, '1' if a record leads to it} of each}
 --   lost     4: id, 5 lane, 6 weight, 7 entry, 8 its size   a body without a record is ready again
 --   drop     4: id, 5 entry   a body, or a record, that cannot be used goes
 --   dedup    4: cursor
@@ -34,7 +35,8 @@ end
 local q = {at = 0, c = c, runs = {}, events = 0}
 
 if step == 'begin' then
-  for _, key in ipairs({Z, O, D, L, G, Y, T, U, H, B, K, A}) do call('DEL', KEYS[key]) end
+  for _, key in ipairs({Z, O, D, L, G, Y, T, H, B, K, A}) do call('DEL', KEYS[key]) end
+  if ARGV[5] ~= '1' then call('DEL', KEYS[U]) end
   for level = 0, 9 do
     rest(q, level)
     c[READY + level], c[FLOWS + level] = 0, 0
@@ -52,7 +54,7 @@ if step == 'begin' then
       c[SEQ] = math.max(c[SEQ], tonumber(string.match(about[i + 1], '^%d+')))
     end
   end
-  renew_pending(c[SEQ])
+  renew_pending(c[SEQ], ARGV[5] == '1')
   if fresh then
     -- What was trimmed is known by what is left.
     local first = call('XRANGE', KEYS[J], '-', '+', 'COUNT', 1)[1]
@@ -101,8 +103,15 @@ elseif step == 'records' then
   if #gone > 0 then record(q, 15, #gone, concat(gone), 0, 0, '', 'the body is missing') end
 elseif step == 'bodies' then
   local next_one, page = page_of_bodies(cursor)
-  for i, one in ipairs(page) do page[i] = {one[1], one[2], one[3], one[4] and '1' or '0'} end
+  for i, one in ipairs(page) do
+    if ARGV[5] == '1' then share_right(one[3], one[5]) end
+    page[i] = {one[1], one[2], one[3], one[4] and '1' or '0'}
+  end
   return {DONE_NOW, now, next_one, page}
+elseif step == 'shares' then
+  local next_one, lost = page_of_lost_shares(cursor)
+  if #lost > 0 then call('HDEL', KEYS[R], unpack(lost)) end
+  return {DONE_NOW, now, next_one, {}}
 elseif step == 'lost' then
   local id = ARGV[4]
   local there = call('HGET', KEYS[S], id)
