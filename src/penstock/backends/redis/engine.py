@@ -219,10 +219,11 @@ class Engine:
         over = row.settings.compress_over_bytes
         if over is None and self.server.settings.compression:
             over = COMPRESS_OVER_BYTES
-        if row.stream != self.keys.stream_name(name):
+        wanted = self.keys.stream_name(name)
+        if row.stream != wanted:
             raise InvalidConfig(
-                f"queue {name!r}: stream_name is {self.keys.stream_name(name)!r:.80}, but it was created with "
-                f"{row.stream!r:.80}; configure that, or create another queue and move to it"
+                f"queue {name!r}: stream_name is {wanted!r:.80}, but it was created with {row.stream!r:.80}; "
+                "configure that, or create another queue and move to it"
             )
         group, keys = row.groups[0].name if row.groups else "", self.keys.queue(name)
         further = [one.name for one in row.groups[1:] if one.stage != LEAVING]

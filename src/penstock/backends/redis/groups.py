@@ -1,7 +1,7 @@
 """Consumer groups of queues on streams: the first to lease has the queue's own line, others get their own.
 
-A group that comes later is entered in the queue's row first: from then on whatever is enqueued goes to it too.
-Then it is given what waits in the queue, a slice at a time; whoever finds that undone goes on with it.
+A group that comes later is entered in the queue's row first: from then on whatever is enqueued goes to it,
+too. Then it is given what waits in the queue, a slice at a time; whoever finds that undone goes on with it.
 """
 
 from __future__ import annotations
@@ -83,9 +83,7 @@ class Groups:
         return msgspec.structs.replace(row, groups=(*row.groups, GroupRow(group, number, JOINING)))
 
     def _join(self, queue: str, group: str) -> None:
-        """Give the group what waits. A server that was started anew goes through it in another order: from the
-        beginning, then, and what was given is known.
-        """
+        """Give the group what waits: from the beginning, whoever began it, for what was given is known."""
         self._slices(queue, group, "join")
         self._catalogue.revise(queue, lambda row: _staged(row, group, JOINING, WHOLE))
 

@@ -1,4 +1,4 @@
-"""What streams need to be kept: consumers go that are gone, entries that nobody leased, too long a history."""
+"""Housekeeping of streams: idle consumers, entries that nobody leased, and a history that is too long."""
 
 from __future__ import annotations
 
