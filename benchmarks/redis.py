@@ -113,7 +113,7 @@ class ByHandOnStreams:
         return int(pipeline.execute()[0])
 
 
-BY_HAND = {"lists": ByHand, "streams": ByHandOnStreams}
+BY_HAND: dict[str, Any] = {"lists": ByHand, "streams": ByHandOnStreams}
 
 
 class ByPenstock:

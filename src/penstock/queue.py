@@ -101,8 +101,8 @@ class Queue:
     ) -> list[Delivery]:
         """Take up to `max_messages`, each under its own lease; waits up to `wait_s` for the first.
 
-        Without `lease_s`, the queue's own setting counts. Each `group` sees every message, and one that is new
-        everything that is not processed yet.
+        Without `lease_s`, the queue's own setting counts. Each `group` sees every message, and one that is
+        new everything that is not processed yet.
         """
         if group is not None:
             grouped = self._grouped("lease(group=…)")

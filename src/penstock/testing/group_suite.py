@@ -271,7 +271,8 @@ class GroupSuite(BackendCase):
     def test_what_is_enqueued_while_a_group_comes_is_seen_by_it_once(self, ps: Penstock, q: Queue) -> None:
         q.create_group("first")
         q.enqueue_many([NewMessage(b"%d" % n) for n in range(2000)])
-        is_over, sent, done = threading.Event(), [2000], set()
+        is_over, sent = threading.Event(), [2000]
+        done: set[bytes] = set()
 
         def enqueue() -> None:
             while not is_over.is_set():
