@@ -61,6 +61,11 @@ class Vault:
         if active is not None:
             self._writing = self._new_subkey(active)
 
+    def renew(self) -> None:
+        """Go on under another subkey: after a fork, two processes would count the same nonces."""
+        if self.active is not None:
+            self._writing = self._new_subkey(self.active)
+
     def _new_subkey(self, key_id: str) -> tuple[bytes, _Cipher, Iterator[int]]:
         # From the system, never from an injected generator: a salt that comes twice would repeat nonces.
         salt = os.urandom(SALT_BYTES)
