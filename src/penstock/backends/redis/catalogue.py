@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 import msgspec
 
 from penstock.backends.redis.connecting import Arg
-from penstock.backends.redis.engine import CHANGED, Engine, QueueRow, decode_row, encode_row
+from penstock.backends.redis.engine import CHANGED, Engine, QueueRow
 from penstock.backends.redis.records import COUNTERS_VERSION, Counters, encode_counters
 from penstock.backends.redis.scripts import script
 from penstock.backends.redis.worlds import Worlds
@@ -105,7 +105,12 @@ class Catalogue:
                 entries = []
                 for op, name, row in wanted:
                     keys += engine.keys.queue(name)
-                    args += (op, name.encode(), encode_row(row), encode_counters(_counters(row)))
+                    args += (
+                        op,
+                        name.encode(),
+                        engine.encoded_row(name, row),
+                        encode_counters(_counters(row)),
+                    )
                     body, flag = msgspec.json.encode(row.settings), f"{NUMBER_FLAG}{row.number}"
                     entries.append(Entry(_KINDS[op], body, [name], [flag]))
                 args += self._worlds.appending(SYSTEM_WORLD, entries, engine.new_ids(len(entries)))
@@ -113,10 +118,11 @@ class Catalogue:
                 engine.forget(*(name for _, name, _ in wanted))
                 if reply[0] != CHANGED:
                     return True
+                engine.seals.look()
 
     def _row(self, name: str) -> QueueRow | None:
         raw = self._engine.server.command("HGET", self._engine.keys.queues, name.encode())
-        return None if raw is None else decode_row(raw)
+        return None if raw is None else self._engine.decoded_row(name, raw)
 
     def _new(self, settings: QueueSettings, version: int) -> QueueRow:
         number = int(self._engine.server.command("HINCRBY", self._engine.keys.store, "numbers", 1))

@@ -69,7 +69,7 @@ class Repairing:
             cursor, page = server.command("HSCAN", bodies, cursor, "COUNT", 200)
             for raw_id, raw in pairs(page):
                 try:
-                    body = decode_body(raw)
+                    body = decode_body(self._engine.opened_body(q, raw_id, raw))
                 except StorageCorrupt as error:
                     item = self._quarantine.row(q.name, "bodies", raw_id, str(error), raw)
                     server.command("HSET", self._engine.keys.quarantine, *item)

@@ -53,13 +53,16 @@ class Transferring:
 
         for one in transfers:
             body = encode_body(_without_times(one.body), target.compress_over_bytes)
+            body = self._engine.sealed_body(target, one.raw_id, body)
             if rows and (len(rows) == MOST or size + len(body) > MOST_BYTES):
                 flush()
                 rows, sent, size = [], [], 0
             rows.append(_ROW.pack(one.seq, one.body.expires_at_ns // 1000))
             priority = DEFAULT_PRIORITY if target.settings.fifo else one.body.priority
             line = lane(level_of(priority), one.body.fairness_key.encode())
-            sent += (one.raw_id, line, body, one.reason.encode())
+            # Each queue has the reason in its journal, sealed for itself.
+            reasons = [self._engine.sealed_reason(queue, one.raw_id, one.reason) for queue in (q, target)]
+            sent += (one.raw_id, line, body, *reasons)
             size += len(body)
         if rows:
             flush()

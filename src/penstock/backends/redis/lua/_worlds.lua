@@ -1,7 +1,9 @@
 -- Appending to a world: fenced by its record, which nobody else may have changed meanwhile.
--- `keys`: worlds, entries, frames. `at`: of the name in ARGV; record as it was and as it will be, frames, entries,
+-- `keys`: worlds, entries, frames, store. `at`: in ARGV of the list of keys that the caller seals with; name, record as it was and as it will be, frames, entries,
 -- then id and frame of each, then id and place of each entry. Answers false where the record is another.
 local function append_world(keys, at)
+  if (call('HGET', keys[4], 'keys') or '') ~= ARGV[at] then return false end
+  at = at + 1
   local name, frames, entries = ARGV[at], tonumber(ARGV[at + 3]), tonumber(ARGV[at + 4])
   if (call('HGET', keys[1], name) or '') ~= ARGV[at + 1] then return false end
   call('HSET', keys[1], name, ARGV[at + 2])
