@@ -268,6 +268,47 @@ def test_rekeying_leaves_nothing_behind(place: Place, before: str | None, after:
     assert again.queue("q").enqueue_many([dedup])[0].duplicate
 
 
+def test_the_log_forgets_what_was_plain(server: OneServer) -> None:
+    place = Place(server)
+    fill(place.open())
+    assert secrets_in(server.folder) == set(SECRETS)
+    place.sealed(ALL_KEYS).rekey()
+    pause = threading.Event()
+    with server.client() as client:
+        for _ in range(200):
+            found = client.info("persistence")
+            if not found["aof_rewrite_in_progress"] and not found["aof_rewrite_scheduled"]:
+                break
+            pause.wait(0.05)
+    assert secrets_in(server.folder) == set()
+    server.kill()
+    server.start()
+    assert place.sealed(Keys("main")).state.get("state-key") == SECRETS["user-state"].encode()
+    place.close()
+
+
+def test_a_queue_that_a_repair_has_locked_does_not_hold_up_opening(place: Place) -> None:
+    ps = place.open()
+    ps.create_queue("q").enqueue(b"x")
+    counters = msgspec.msgpack.decode(place.client.get(place.key("q", "c")))
+    counters[1] = -1
+    place.client.set(place.key("q", "c"), msgspec.msgpack.encode(counters))
+    again = place.sealed(ALL_KEYS)
+    again.check(repair=True)
+    again.rekey()
+    assert again.info().default.rekey_from == []
+    assert again.queue("q").peek()[0].payload == b"x"
+
+
+def test_health_tells_of_a_key_that_is_not_there(place: Place) -> None:
+    ps = place.open()
+    ps.create_queue("q")
+    place.sealed(ALL_KEYS)
+    health = ps.health()
+    assert health.status == "unhealthy"
+    assert "'main'" in str(health)
+
+
 def test_who_has_the_store_open_goes_on_with_the_new_key(place: Place) -> None:
     first = place.open()
     plain = first.create_queue("q")
@@ -390,6 +431,8 @@ def test_rekeying_beside_traffic_loses_nothing(place: Place, monkeypatch: pytest
     assert {key_id_of(raw) for raw in place.client.hvals(place.key("q", "m"))} == {"new"}
     assert readable(place) == set()
     assert new.check().ok
+    frames = [fields[b"f"] for _, fields in place.client.xrange(place.key("q", "j"))]
+    assert new.queue("q").stats().journal_bytes == sum(map(len, frames))
     payloads = sorted(int(message.payload) for message in new.queue("q").iter())
     assert payloads == list(range(300 + len(added)))
     assert len(new.journal("w").scan()) >= len(added) - 1
@@ -410,8 +453,14 @@ def test_what_does_not_open_is_counted_and_its_key_stays(place: Place) -> None:
 def test_a_lost_list_of_keys_is_told(place: Place) -> None:
     place.sealed(ALL_KEYS).create_queue("q").enqueue(b"x")
     place.client.hdel(Layout(place.prefix).store, "keys")
+    before = everything(place)
     with pytest.raises(KeyMissing, match="lost the list"):
         place.open()
+    with pytest.raises(KeyMissing, match="lost the list"):
+        place.sealed(ALL_KEYS, "new")
+    with pytest.raises(DecryptFailed, match="is not the one"):
+        place.sealed(Keys(main=bytes(32)))
+    assert everything(place) == before
     assert place.sealed(ALL_KEYS).queue("q").peek()[0].payload == b"x"
 
 

@@ -50,7 +50,14 @@ from penstock.capabilities import Capabilities
 from penstock.clock import Clock, to_ns
 from penstock.codec.body import check_duration
 from penstock.config import HookSettings
-from penstock.errors import BackendUnavailable, InvalidMessage, Unauthorized, Unsupported
+from penstock.errors import (
+    BackendUnavailable,
+    DecryptFailed,
+    InvalidMessage,
+    KeyMissing,
+    Unauthorized,
+    Unsupported,
+)
 from penstock.event import Entry, Event
 from penstock.message import (
     Delivery,
@@ -305,7 +312,7 @@ class RedisBackend:
                 *self._hooking.reasons(),
                 *self._rekeying.given_up,
             ]
-        except (BackendUnavailable, Unauthorized) as error:
+        except (BackendUnavailable, DecryptFailed, KeyMissing, Unauthorized) as error:
             return BackendHealth("unhealthy", [str(error)])
         return BackendHealth("degraded" if found else "healthy", found)
 

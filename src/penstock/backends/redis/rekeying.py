@@ -7,6 +7,7 @@ list of keys before it stores anything more, so that nothing comes after that is
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import logging
 import os
@@ -18,7 +19,7 @@ import msgspec
 from penstock.backends.base import Progress, RekeyReport
 from penstock.backends.redis.connecting import Arg, pairs
 from penstock.backends.redis.copying import Copying, Interrupted
-from penstock.backends.redis.engine import CHANGED, PATIENCE_S, Engine, Known, QueueRow
+from penstock.backends.redis.engine import CHANGED, MOST_CHANGES, PATIENCE_S, Engine, Known, QueueRow
 from penstock.backends.redis.keys import BODIES as BODIES_KEY
 from penstock.backends.redis.keys import STATES as STATES_KEY
 from penstock.backends.redis.renewing import Renewing
@@ -26,7 +27,7 @@ from penstock.backends.redis.scripts import script
 from penstock.backends.redis.seals import QUARANTINE, SECRET, SECRET_FIELD, VALUES
 from penstock.backends.redis.worlds import Worlds
 from penstock.backends.unlocking import PLAIN, KeysRow
-from penstock.errors import PenstockError, QueueNotFound, StorageCorrupt, StorageError
+from penstock.errors import BackendUnavailable, PenstockError, QueueNotFound, StorageCorrupt, StorageError
 
 log = logging.getLogger("penstock")
 
@@ -75,7 +76,9 @@ class Rekeying:
         """Where this opening has brought a key, whoever has the store open uses it from its next call on."""
         if self._engine.seals.brought_key:
             for name in self._engine.all_queues():
-                touch(self._engine, name)
+                # One that a repair has locked is told when everything is sealed anew.
+                with contextlib.suppress(BackendUnavailable):
+                    touch(self._engine, name, attempts=5)
 
     def others(self) -> list[str]:
         """What else values may be sealed with, "" for not at all."""
@@ -299,10 +302,10 @@ class Rekeying:
             log.error("%d records do not open and were left as they are; run check", count)
 
 
-def touch(engine: Engine, name: str) -> None:
+def touch(engine: Engine, name: str, attempts: int = MOST_CHANGES) -> None:
     """A queue counts as changed, and its row is sealed as it should be."""
     store, queues = engine.keys.store, engine.keys.queues
-    while True:
+    for _ in range(attempts):
         version = int(engine.server.command("HGET", store, "version") or 0)
         raw = engine.server.command("HGET", queues, name.encode())
         if raw is None:
@@ -314,8 +317,9 @@ def touch(engine: Engine, name: str) -> None:
         engine.forget(name)
         if reply[0] != CHANGED:
             return
-        if engine.closed.wait(PATIENCE_S / 10):
+        if engine.closed.wait(PATIENCE_S):
             raise StorageError("the store is closed; open it again")
+    raise BackendUnavailable(f"queue {name!r} is being repaired, or changes all the time; try again")
 
 
 def forget_log(engine: Engine) -> None:

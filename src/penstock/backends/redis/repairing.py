@@ -40,6 +40,8 @@ class Repairing:
             window_us=round(settings.dedup_window_s * 1_000_000),
         )
         self._step(q, "begin", encode_counters(fresh))
+        # Locked from here on: what was changed just before must not be undone when it is unlocked.
+        q = self._engine.load(name) or q
         # Bodies first: what goes for its body's sake must not be in an index by then.
         removed = self._bodies(q)
         removed += self._walk(q, "records")

@@ -181,10 +181,23 @@ class Seals:
                 log.warning(
                     "%s has sealed records, but encryption is off: what is new is written plain", self._where
                 )
+            self._check_secret(known, secret)
             if wanted == row or self.note(wanted, known, raw, fresh=is_new):
                 self._take(raw if wanted == row else _encoded(wanted), known)
                 self.brought_key = wanted != row and not is_new
                 return
+
+    def _check_secret(self, known: dict[str, bytes], secret: bytes | None) -> None:
+        """A list that was lost has verified nothing: the store's own secret tells whether a key is right."""
+        key_id = None if secret is None else key_id_of(secret)
+        if secret is None or key_id is None:
+            return
+        if key_id not in known:
+            raise self._lost_list(secret)
+        from penstock.codec.vault import Vault
+
+        if Vault(known, None).opener(place_of(SECRET))(b"", secret) is None:
+            raise wrong_key(key_id, self._where)
 
     def _known(self, row: KeysRow | None) -> dict[str, bytes]:
         """Every key of a list, the active one included, each of them the right one."""
@@ -231,7 +244,8 @@ class Seals:
         vault = Vault(known, row.active or None)
         openers = {place: vault.opener(place_of(place)) for place in _PLACES}
         sealers = {place: vault.sealer(place_of(place)) for place in _PLACES if row.active}
-        secret = self._server.command("HGET", self._key, SECRET_FIELD)
+        # Read once: it never becomes another, but may be sealed with a key that this list does not have yet.
+        secret = None if self.dedup_secret else self._server.command("HGET", self._key, SECRET_FIELD)
         if secret is not None:
             plain = openers[SECRET](b"", secret) if secret[:1] == _MARK else secret
             if plain is None:
