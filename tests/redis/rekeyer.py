@@ -9,10 +9,10 @@ from tests.encryption.stores import ALL_KEYS
 from tests.redis.stores import opened
 
 
-def main(port: int, prefix: str, key_id: str) -> None:
+def main(flavour: str, port: int, prefix: str, key_id: str) -> None:
     rekeying.VALUES_PER_SLICE = 10
     copying.FRAMES_PER_SLICE = 3
-    with opened(port, prefix, ALL_KEYS, key_id) as ps:
+    with opened(flavour, port, prefix, ALL_KEYS, key_id) as ps:
         report = ps.rekey(lambda phase, done, total: say(f"{phase} {done}"))
     say(f"ended {report.unreadable}")
 
@@ -23,4 +23,4 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])

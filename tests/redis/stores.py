@@ -19,6 +19,7 @@ _numbers = itertools.count()
 
 
 def opened(
+    flavour: str,
     port: int,
     prefix: str,
     keys: penstock.KeyProvider,
@@ -29,7 +30,9 @@ def opened(
 ) -> penstock.Penstock:
     """A store with encryption as `Place.sealed` says."""
     encryption = EncryptionSettings(enabled=None if follow else key_id is not None, key_id=key_id or "main")
-    settings = RedisSettings(nodes=(("127.0.0.1", port),), key_prefix=prefix, encryption=encryption)
+    settings = RedisSettings(
+        flavour=flavour, nodes=(("127.0.0.1", port),), key_prefix=prefix, encryption=encryption
+    )
     config = Config(source="test", default=settings)
     return penstock.open(config, keys=keys, clock=clock or ManualClock(START_NS), rng=random.Random(1))
 
@@ -62,7 +65,8 @@ class Place:
         clock: Clock | None = None,
     ) -> penstock.Penstock:
         """Encrypted with that key; None: encryption is off; `follow`: as the store says."""
-        ps = opened(self._server.port, self.prefix, keys, key_id, follow=follow, clock=clock or self.clock)
+        where = self._server.binary.flavour, self._server.port, self.prefix
+        ps = opened(*where, keys, key_id, follow=follow, clock=clock or self.clock)
         self._opened.append(ps)
         return ps
 

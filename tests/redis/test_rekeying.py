@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock import BackendUnavailable, Entry, KeyMissing, NewMessage, Penstock, StorageError
+import penstock
+from penstock import BackendUnavailable, Entry, KeyMissing, NewMessage, Penstock, StorageError, Unauthorized
 from penstock.backends.redis import copying
 from penstock.backends.redis.keys import Keys as Layout
 from penstock.codec.sealed import key_id_of
@@ -33,9 +35,9 @@ def place() -> Iterator[Place]:
     made.close()
 
 
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[RunningServer]:
-    made = started(tmp_path)
+@pytest.fixture(params=["redis", "valkey"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[RunningServer]:
+    made = started(tmp_path, request.param)
     yield made
     made.kill()
 
@@ -126,7 +128,7 @@ def test_a_rekeying_that_is_killed_is_gone_on_with(server: RunningServer) -> Non
     rekeyer = [sys.executable, "-m", "tests.redis.rekeyer"]
     kills = 0
     while True:
-        command = [*rekeyer, str(server.port), place.prefix, "main"]
+        command = [*rekeyer, server.binary.flavour, str(server.port), place.prefix, "main"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
             assert process.stdout is not None
             said = [line for line in (process.stdout.readline() for _ in range(rng.randrange(5, 50))) if line]
@@ -261,6 +263,31 @@ def test_a_damaged_frame_or_record_stops_no_rekeying_and_stays_known_as_damaged(
     last = [fields[b"f"] for _, fields in place.client.xrange(journal)][1:]
     assert not any(SECRETS["reject-reason"].encode() in frame for frame in last)
     assert keys_of(place, "q") == ["main"] * 4
+
+
+# -- what its user may do
+
+
+def test_who_may_not_ask_the_server_about_itself_cannot_rekey(
+    server: RunningServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = Place(server)
+    place.open().create_queue("q").enqueue(PAYLOAD)
+    place.sealed(ALL_KEYS)
+    server.do("ACL", "SETUSER", "worker", "on", ">pw", "~*", "&*", "+@all", "-info", "-bgrewriteaof")
+    url = place.url.replace("://", "://worker:pw@")
+    with penstock.open(url, keys=ALL_KEYS, clock=place.clock) as ps:
+        with pytest.raises(Unauthorized, match="info"):
+            ps.rekey()
+        ps.sweep()
+        assert "rekeying has stopped" in str(ps.health().reasons)
+        assert ps.queue("q").peek()[0].payload == PAYLOAD
+        server.do("ACL", "SETUSER", "worker", "+info")
+        with caplog.at_level(logging.WARNING, "penstock"):
+            ps.rekey()
+    assert "log may still hold" in caplog.text
+    assert readable(place) == set()
+    place.close()
 
 
 # -- what stays readable, and compression
