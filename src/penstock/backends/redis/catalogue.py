@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 import msgspec
 
 from penstock.backends.redis.connecting import Arg
-from penstock.backends.redis.engine import BETWEEN, CHANGED, Engine, QueueRow, decode_row, encode_row
+from penstock.backends.redis.engine import BETWEEN, CHANGED, Engine, QueueRow
 from penstock.backends.redis.records import encode_counters, fresh_counters
 from penstock.backends.redis.worlds import Worlds
 from penstock.errors import InvalidConfig, QueueAlreadyExists, QueueNotFound
@@ -116,26 +116,29 @@ class Catalogue:
                     return wanted is not None
                 keys: list[bytes] = [engine.keys.store, engine.keys.queues, *self._worlds.keys(SYSTEM_WORLD)]
                 args: list[Arg] = [version, len(wanted)]
-                entries = []
+                entries, fence = [], engine.seals.fence
                 for op, name, row in wanted:
                     queue, _, group = name.partition(BETWEEN)
                     number = next((one.number for one in row.groups if one.name == group), row.number)
                     counters = fresh_counters(number, row.changed, row.created_us, row.settings)
                     keys += engine.keys.queue(queue, group)
-                    args += (op, name.encode(), encode_row(row), encode_counters(counters))
+                    args += (op, name.encode(), engine.encoded_row(queue, row), encode_counters(counters))
                     if op not in _KINDS:
                         continue  # Of a group's line: what became of its queue is told.
                     body, flag = msgspec.json.encode(row.settings), f"{NUMBER_FLAG}{row.number}"
                     entries.append(Entry(_KINDS[op], body, [name], [flag]))
                 args += self._worlds.appending(SYSTEM_WORLD, entries, engine.new_ids(len(entries)))
+                if engine.seals.fence != fence:
+                    continue  # Rows and entries are sealed by the one list that the script compares.
                 reply = engine.server.run(engine.script("catalogue"), keys, [*engine.head(), *args])
                 engine.forget(*(name for _, name, _ in wanted))
                 if reply[0] != CHANGED:
                     return True
+                engine.seals.look()
 
     def _row(self, name: str) -> QueueRow | None:
         raw = self._engine.server.command("HGET", self._engine.keys.queues, name.encode())
-        return None if raw is None else decode_row(raw)
+        return None if raw is None else self._engine.decoded_row(name, raw)
 
     def _new(self, settings: QueueSettings, version: int) -> QueueRow:
         number = int(self._engine.server.command("HINCRBY", self._engine.keys.store, "numbers", 1))

@@ -13,10 +13,21 @@ import msgspec
 
 from penstock.backends.redis.connecting import Arg, Script, Server, pairs
 from penstock.backends.redis.keys import Keys
+from penstock.backends.redis.records import StateRecord, decode_state
 from penstock.backends.redis.scripts import script
+from penstock.backends.redis.seals import BODIES, QUEUES, REASONS, Seals
 from penstock.clock import Clock, SystemClock
-from penstock.errors import BackendUnavailable, InvalidConfig, QueueNotFound, StorageCorrupt, StorageError
+from penstock.codec.sealed import SEALED_VERSION, not_sealed, refuse_sealed
+from penstock.errors import (
+    BackendUnavailable,
+    DecryptFailed,
+    InvalidConfig,
+    QueueNotFound,
+    StorageCorrupt,
+    StorageError,
+)
 from penstock.ids import IdGenerator
+from penstock.message import format_id
 from penstock.settings import QueueSettings
 
 T = TypeVar("T")
@@ -30,6 +41,11 @@ CHANGING = frozenset(
 FANNING = frozenset(("enqueue", "replace", "transfer", "audit"))
 SERVERS_TIME = -1
 ROW_VERSION = b"\x01"
+_SEALED = bytes((SEALED_VERSION,))
+#: Reasons that scripts on the server give: they have no key, and nothing secret to say.
+OWN_REASONS = frozenset(
+    (b"", b"the body is missing", b"the record was missing", b"the body does not decode", b"counted anew")
+)
 #: Times that a call is begun anew because the queue was changed meanwhile.
 MOST_CHANGES = 100
 PATIENCE_S = 0.05
@@ -99,8 +115,22 @@ class Known(msgspec.Struct, frozen=True):
         return [self.name + BETWEEN + one.name for one in self.groups[1:] if one.stage != LEAVING]
 
     @property
+    def seal_start(self) -> bytes:
+        """What values are bound to: the queue's number, in all of its lines."""
+        return (self.groups[0].number if self.groups else self.number).to_bytes(4, "big")
+
+    @property
     def token_start(self) -> bytes:
         return self.number.to_bytes(4, "big")
+
+
+def _is_secret(row: QueueRow) -> bool:
+    return row.settings.on_enqueue is not None or row.settings.on_failure is not None
+
+
+def is_sealed_text(raw: bytes) -> bool:
+    """Whether a text is sealed: a length comes second, which no UTF-8 has after this first byte."""
+    return raw[:1] == _SEALED and raw[1:2] < b"\x80"
 
 
 class QueueChanged(Exception):
@@ -126,9 +156,12 @@ def encode_row(row: QueueRow) -> bytes:
 class Engine:
     """One store on a server."""
 
-    def __init__(self, server: Server, keys: Keys, clock: Clock | None, rng: random.Random | None) -> None:
+    def __init__(
+        self, server: Server, keys: Keys, seals: Seals, clock: Clock | None, rng: random.Random | None
+    ) -> None:
         self.server = server
         self.keys = keys
+        self.seals = seals
         self.clock: Clock = clock or SystemClock()
         self.rng = rng or random.Random()
         #: Clients' clocks need not agree: only a clock of the caller's own counts instead of the server's.
@@ -186,15 +219,35 @@ class Engine:
             raw = self.server.command("HGET", self.keys.queues, queue.encode())
         except (AttributeError, UnicodeEncodeError):  # No name at all.
             return None
-        known = None if raw is None else self._seen(name, decode_row(raw))
-        if known is None:
+        if raw is None:
             self._known.pop(name, None)
-        return known
+            return None
+        row = self.decoded_row(queue, raw)
+        # After the row: whoever brings another key lists it before it changes the queues.
+        self.seals.look()
+        return self._seen(name, row)
 
     def all_queues(self) -> dict[str, QueueRow]:
         """By name."""
         raw = self.server.command("HGETALL", self.keys.queues)
-        return {name.decode(): decode_row(row) for name, row in sorted(pairs(raw))}
+        rows = {name.decode(): self.decoded_row(name.decode(), row) for name, row in sorted(pairs(raw))}
+        self.seals.look()
+        return rows
+
+    def decoded_row(self, name: str, raw: bytes) -> QueueRow:
+        if raw[:1] == _SEALED:
+            raw = self.seals.open(QUEUES, name.encode(), raw)
+            refuse_sealed(raw, f"row of queue {name!r}")
+            return decode_row(raw)
+        row = decode_row(raw)
+        if _is_secret(row) and not self.seals.takes_plain:
+            refuse_sealed(not_sealed(raw), f"row of queue {name!r}")
+        return row
+
+    def encoded_row(self, name: str, row: QueueRow) -> bytes:
+        """Sealed, if the queue has a script."""
+        raw = encode_row(row)
+        return self.seals.seal(QUEUES, name.encode(), raw) if _is_secret(row) else raw
 
     def known(self, name: str, row: QueueRow) -> Known:
         known = self._known.get(name)
@@ -270,6 +323,42 @@ class Engine:
             raise QueueChanged(*(q.address for q in queues))
         return out
 
+    # -- what is secret of a message
+
+    def sealed_body(self, q: Known, raw_id: bytes, body: bytes) -> bytes:
+        return self.seals.seal(BODIES, q.seal_start + raw_id, body)
+
+    def opened_body(self, q: Known, raw_id: bytes, raw: bytes) -> bytes:
+        """One that does not open as it is stored: what decodes it refuses it."""
+        return self.seals.open(BODIES, q.seal_start + raw_id, raw)
+
+    def sealed_reason(self, q: Known, raw_id: bytes, reason: str) -> bytes:
+        raw = reason.encode()
+        return self.seals.seal(REASONS, q.seal_start + raw_id, raw) if raw else raw
+
+    def opened_reason(self, q: Known, raw_id: bytes, raw: bytes) -> str:
+        """The text of a reason, in a record or in an event. Text never begins as what is sealed does."""
+        if raw in OWN_REASONS or (self.seals.takes_plain and not is_sealed_text(raw)):
+            return raw.decode()
+        plain = self.seals.open(REASONS, q.seal_start + raw_id, raw)
+        if plain is raw or plain[:2] == _SEALED + b"\0":
+            refuse_sealed(plain, f"reason of message {format_id(raw_id)}")
+        return plain.decode()
+
+    def record(self, q: Known, raw_id: bytes, raw: bytes) -> StateRecord:
+        return decode_state(raw, lambda reason: self.opened_reason(q, raw_id, reason))
+
+    def record_to_settle(self, q: Known, raw_id: bytes, raw: bytes) -> StateRecord:
+        """The same; a reason that does not open is left out, for it must not keep a queue from going on."""
+
+        def read(reason: bytes) -> str:
+            try:
+                return self.opened_reason(q, raw_id, reason)
+            except DecryptFailed:
+                return ""
+
+        return decode_state(raw, read)
+
     # -- scripts
 
     def script(self, name: str) -> Script:
@@ -280,12 +369,16 @@ class Engine:
 
         An act that has changed something goes on with what it began: begun anew, it would do that again.
         """
-        attempt = 0
+        return self.run_sealed(name, queues, lambda: args)
+
+    def run_sealed(self, name: str, queues: Sequence[Known], args: Callable[[], Sequence[Arg]]) -> list[Any]:
+        """The same with arguments that are sealed: anew, where the list of keys is another meanwhile."""
+        attempt, given = 0, args()
         while attempt < MOST_CHANGES:
             keys = queues[0].keys if len(queues) == 1 else (*queues[0].keys, *queues[1].keys)
             if queues[-1].views and name in FANNING:
                 keys += queues[-1].views
-            sent = [*self.head(queues[0].group), *(q.changed for q in queues), *args]
+            sent = [*self.head(queues[0].group), *(q.changed for q in queues), *given]
             reply: list[Any] = self.server.run(self.script(name), keys, sent)
             if reply[0] == MORE:
                 continue  # Time has more to do than fits into one call.
@@ -296,6 +389,7 @@ class Engine:
                 raise QueueChanged(*(q.address for q in queues))
             self._patience(attempt)
             queues = self._as_they_are(queues)
+            given = args()
             attempt += 1
         raise _restless(queues[0].name)
 

@@ -10,9 +10,10 @@ from penstock.backends.redis.capabilities import LISTS_SORT, Sort
 from penstock.backends.redis.connecting import connect
 from penstock.backends.redis.health import NONE, UNKNOWN, durability_of
 from penstock.backends.redis.keys import Keys
+from penstock.backends.redis.seals import Seals
 from penstock.clock import Clock
 from penstock.errors import InvalidConfig
-from penstock.keyring import KeyProvider
+from penstock.keyring import KeyProvider, configured_keys
 from penstock.redis_settings import RedisSettings
 
 T = TypeVar("T", bound=RedisBackend)
@@ -24,14 +25,21 @@ _MODES = (UNKNOWN, NONE, "os", "interval", "sync")
 def open_lists(
     settings: RedisSettings, clock: Clock | None, rng: random.Random | None, keys: KeyProvider | None
 ) -> RedisBackend:
-    return opened(RedisBackend, settings, clock, rng, LISTS_SORT)
+    return opened(RedisBackend, settings, clock, rng, keys, LISTS_SORT)
 
 
 def opened(
-    backend: type[T], settings: RedisSettings, clock: Clock | None, rng: random.Random | None, sort: Sort
+    backend: type[T],
+    settings: RedisSettings,
+    clock: Clock | None,
+    rng: random.Random | None,
+    keys: KeyProvider | None,
+    sort: Sort,
 ) -> T:
     """A store of a sort, if its server gives what is asked of it."""
     _check(settings)
+    encryption = settings.encryption
+    provider = keys or configured_keys(encryption.key_file, encryption.key_command)
     # The connection waits for real, whatever the clock of the queues says.
     server = connect(settings)
     try:
@@ -43,8 +51,10 @@ def opened(
                 "and appendfsync there, or ask for less"
             )
         names = {queue: own.stream_name for queue, own in settings.queues.items() if own.stream_name}
-        keys_of_store = Keys(settings.key_prefix, sort.store, names)
-        return backend(server, keys_of_store, clock, rng, settings.url, sort)
+        layout = Keys(settings.key_prefix, sort.store, names)
+        # First of all: a store whose keys are not there, or not the right ones, is left as it is.
+        seals = Seals(server, layout, encryption, provider, settings.url)
+        return backend(server, layout, seals, clock, rng, settings.url, sort)
     except BaseException:
         server.close()
         raise
@@ -52,7 +62,5 @@ def opened(
 
 def _check(settings: RedisSettings) -> None:
     """Nothing that was asked for is left out in silence."""
-    refused = {"a cluster": settings.cluster, "encryption": settings.encryption.enabled}
-    for what, asked in refused.items():
-        if asked:
-            raise InvalidConfig(f"{settings.url}: {what} is not part of this version of the Redis backend")
+    if settings.cluster:
+        raise InvalidConfig(f"{settings.url}: a cluster is not part of this version of the Redis backend")

@@ -39,6 +39,8 @@ class Repairing:
         fresh = fresh_counters(q.number, q.changed, self._engine.now_us(), q.settings)
         self._step(q, "begin", encode_counters(fresh), int(q.is_view))
         try:
+            # Locked from here on: what was changed just before must not be undone when it is unlocked.
+            q = self._engine.load(q.address) or q
             return self._rebuild(q)
         except StorageError:
             # What is left undone is found by the next check; a locked queue would serve nobody until then.
@@ -85,7 +87,7 @@ class Repairing:
             _, _, cursor, page = self._step(q, "bodies", cursor, is_counted)
             for raw_id, raw, entry, is_known in page:
                 try:
-                    body = decode_body(raw)
+                    body = decode_body(self._engine.opened_body(q, raw_id, raw))
                 except StorageCorrupt as error:
                     item = self._quarantine.row(q.name, "bodies", raw_id, str(error), raw)
                     server.command("HSET", self._engine.keys.quarantine, *item)

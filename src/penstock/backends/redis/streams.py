@@ -103,4 +103,4 @@ class StreamsBackend(RedisBackend):
 def open_streams(
     settings: RedisSettings, clock: Clock | None, rng: random.Random | None, keys: KeyProvider | None
 ) -> StreamsBackend:
-    return opened(StreamsBackend, settings, clock, rng, STREAMS_SORT)
+    return opened(StreamsBackend, settings, clock, rng, keys, STREAMS_SORT)

@@ -43,23 +43,31 @@ class Transferring:
         """For each '1' if it went, '0' if it is not as it was, '2' if the target has its id."""
         answers: list[bytes] = []
         rows: list[bytes] = []
-        sent: list[Arg] = []
+        some: list[tuple[Transfer, bytes, bytes]] = []
         size = 0
 
+        def sealed() -> list[Arg]:
+            names = q.name.encode(), target.name.encode()
+            sent: list[Arg] = [kind, *names, bytes((flags,)), b"".join(rows)]
+            for one, line, body in some:
+                # Each queue has the reason in its journal, sealed for itself.
+                reasons = [self._engine.sealed_reason(queue, one.raw_id, one.reason) for queue in (q, target)]
+                sent += (one.raw_id, line, self._engine.sealed_body(target, one.raw_id, body), *reasons)
+            return sent
+
         def flush() -> None:
-            head: list[Arg] = [kind, q.name.encode(), target.name.encode(), bytes((flags,)), b"".join(rows)]
-            reply = self._engine.run("transfer", [q, target], *head, *sent)
+            reply = self._engine.run_sealed("transfer", [q, target], sealed)
             answers.extend(reply[2][i : i + 1] for i in range(len(reply[2])))
 
         for one in transfers:
             body = encode_body(_without_times(one.body), target.compress_over_bytes)
             if rows and (len(rows) == MOST or size + len(body) > MOST_BYTES):
                 flush()
-                rows, sent, size = [], [], 0
+                rows, some, size = [], [], 0
             rows.append(_ROW.pack(one.seq, one.body.expires_at_ns // 1000))
             priority = DEFAULT_PRIORITY if target.settings.fifo else one.body.priority
             line = lane(level_of(priority), one.body.fairness_key.encode())
-            sent += (one.raw_id, line, body, one.reason.encode())
+            some.append((one, line, body))
             size += len(body)
         if rows:
             flush()
