@@ -37,6 +37,8 @@ class OneKey:
 
 
 class OnEncryptedLists(BackendCase):
+    kind = "lists"
+
     @pytest.fixture(autouse=True)
     def emptied(self) -> Iterator[None]:
         yield
@@ -48,6 +50,7 @@ class OnEncryptedLists(BackendCase):
 
     def open_penstock(self, folder: Path, clock: Clock, rng: random.Random) -> penstock.Penstock:
         settings = RedisSettings(
+            kind=self.kind,
             nodes=(("127.0.0.1", shared().port),),
             key_prefix=hashlib.sha256(str(folder).encode()).hexdigest()[:12] + "-",
             encryption=EncryptionSettings(enabled=True),

@@ -136,7 +136,7 @@ class Groups:
         self._catalogue.revise(queue, without)
 
     def finish(self, queue: str) -> None:
-        """Go on with what others left undone."""
+        """Go on with what somebody who dropped a group left undone."""
         for one in self._engine.queue(queue).groups:
             if one.stage == LEAVING:
                 self._leave(queue, one.name)

@@ -27,6 +27,7 @@ class StreamsBackend(RedisBackend):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._groups = Groups(self._engine, self._catalogue)
+        self._sweeping.finish_groups = self._groups.finish
         self._numbering = StreamNumbering(self._engine, StreamKeeping(self._engine))
 
     # -- groups

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -42,6 +43,8 @@ class Sweeping:
         self._settling = settling
         self._worlds = worlds
         self._streams = streams
+        #: Where there are groups: what ends those of a queue that somebody began to drop.
+        self.finish_groups: Callable[[str], None] | None = None
         self._last = ""
         self._cursor = 0
         #: Queues whose failure was told.
@@ -94,6 +97,9 @@ class Sweeping:
         """One round of what streams need besides."""
         if self._streams is None:
             return 0
+        if self.finish_groups is not None:
+            with contextlib.suppress(QueueNotFound, QueueChanged):
+                self.finish_groups(name)
         lines = [name, *self._further_lines(name)]
         return sum(self._guarded(line, min(budget, 1), self._streams.tidy) for line in lines)
 

@@ -1,0 +1,282 @@
+"""Groups on streams under trouble: clients and servers that are killed, lost answers, damage, and memory."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import NewMessage, Penstock, Queue
+from penstock.testing.folding import prove_journal
+from penstock.testing.group_suite import worked
+from penstock.testing.harness import receipts
+from tests.redis.interrupting import server_of
+from tests.redis.one_server import started
+from tests.redis.servers import RunningServer
+from tests.redis.stores import Place
+from tests.redis.test_repeats import _lose as lose
+
+ROOT = Path(__file__).resolve().parents[2]
+WAITING = 4000
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    place = Place("streams")
+    yield place
+    place.close()
+
+
+@pytest.fixture
+def ps(place: Place) -> Penstock:
+    return place.open()
+
+
+@pytest.fixture
+def q(ps: Penstock) -> Queue:
+    q = ps.create_queue("q", lease_s=60)
+    q.create_group("first")
+    return q
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[RunningServer]:
+    server = started(tmp_path)
+    yield server
+    server.kill()
+
+
+def fill(q: Queue, count: int = WAITING) -> None:
+    for start in range(0, count, 1000):
+        q.enqueue_many([NewMessage(b"%d" % n) for n in range(start, start + 1000)])
+
+
+def everything_once(found: list[bytes], count: int = WAITING) -> bool:
+    return Counter(found) == Counter(b"%d" % n for n in range(count))
+
+
+# -- killed
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_client_that_is_killed_while_it_makes_a_group_leaves_it_to_others(
+    server: RunningServer, seed: int
+) -> None:
+    url, rng = server.url("streams"), random.Random(seed)
+    with penstock.open(url) as ps:
+        q = ps.create_queue("q")
+        q.create_group("first")
+        fill(q)
+        maker = subprocess.Popen(
+            [sys.executable, str(ROOT / "tests/redis/joining.py"), url, "second"],
+            stdout=subprocess.PIPE,
+            cwd=ROOT,
+        )
+        assert maker.stdout is not None
+        assert maker.stdout.readline() == b"begun\n"
+        threading.Event().wait(0.08 * rng.random())
+        maker.kill()
+        maker.wait(20)
+        maker.stdout.close()
+        q.enqueue_many([NewMessage(b"later")])
+        found = worked(q, "second")
+        assert found.count(b"later") == 1
+        assert everything_once([one for one in found if one != b"later"])
+        assert ps.check().ok
+        prove_journal(q.group("second"))
+
+
+def test_a_group_that_is_half_made_is_made_whole_by_whoever_leases(
+    place: Place, ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(q)
+    run, seen = server_of(ps).run, [0]
+
+    def dies(script: object, *args: object, **more: object) -> object:
+        if getattr(script, "name", "") == "join":
+            seen[0] += 1
+            if seen[0] == 3:
+                raise KeyboardInterrupt
+        return run(script, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(server_of(ps), "run", dies)
+    with pytest.raises(KeyboardInterrupt):
+        q.create_group("second")
+    monkeypatch.undo()
+    other = place.open(2).queue("q")
+    assert 0 < other.group("second").stats().ready < WAITING
+    (early,) = other.group("second").lease(1)
+    assert other.ack([early.receipt])[0].ok
+    assert everything_once([early.payload, *worked(other, "second")])
+    assert ps.check().ok
+
+
+def test_a_server_that_is_killed_has_the_groups_as_they_were(server: RunningServer) -> None:
+    url = server.url("streams")
+    with penstock.open(url) as ps:
+        q = ps.create_queue("q")
+        for name in ("first", "second"):
+            q.create_group(name)
+        fill(q, 1000)
+        q.ack(receipts(q.lease(100, group="first")))
+        held = q.lease(100, group="second", lease_s=600)
+        server.kill()
+        server.start()
+        assert all(outcome.ok for outcome in q.ack(receipts(held)))
+        assert [(one.pending, one.lag) for one in q.groups()] == [(0, 900), (0, 900)]
+        assert len(worked(q, "first")) == len(worked(q, "second")) == 900
+        assert ps.check().ok
+    with penstock.open(url) as ps:
+        assert [one.name for one in ps.queue("q").groups()] == ["first", "second"]
+
+
+# -- lost answers
+
+
+def test_lost_answers_of_groups_do_nothing_twice(
+    place: Place, ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(q, 1000)
+    lose(monkeypatch, ps, "join")
+    q.create_group("second")
+    assert q.group("second").stats().ready == 1000
+    lose(monkeypatch, ps, "enqueue", lambda: place.open(2).queue("q").create_group("third"))
+    q.enqueue(b"once")
+    for name in ("first", "second", "third"):
+        lose(monkeypatch, ps, "lease")
+        held = q.lease(1001, group=name)
+        lose(monkeypatch, ps, "ack")
+        assert all(outcome.ok for outcome in q.ack(receipts(held)))
+        assert [one.payload for one in held].count(b"once") == 1
+        assert len(held) == 1001
+    q.enqueue(b"last")
+    lose(monkeypatch, ps, "part")
+    q.drop_group("third")
+    assert (worked(q, "first"), worked(q, "second")) == ([b"last"], [b"last"])
+    assert ps.check().ok
+    assert place.bodies("q") == 0
+
+
+def test_a_batch_of_slices_reaches_a_group_that_came_between_them(
+    place: Place, ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, seen = server_of(ps).run, [0]
+
+    def meanwhile(script: object, *args: object, **more: object) -> object:
+        reply = run(script, *args, **more)  # type: ignore[arg-type]
+        if getattr(script, "name", "") == "enqueue":
+            seen[0] += 1
+            if seen[0] == 1:
+                place.open(2).queue("q").create_group("second")
+        return reply
+
+    monkeypatch.setattr(server_of(ps), "run", meanwhile)
+    assert all(one.ok for one in q.enqueue_many([NewMessage(b"%d" % n) for n in range(3000)]))
+    assert everything_once(worked(q, "second"), 3000)
+    assert everything_once(worked(q, "first"), 3000)
+
+
+def test_a_message_that_is_replaced_before_a_new_group_got_it_is_new_there(
+    place: Place, ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = [str(one.id) for one in q.enqueue_many([NewMessage(b"%d" % n) for n in range(1000)])]
+    run, seen = server_of(ps).run, [0]
+    other = place.open(2).queue("q")
+
+    def meanwhile(script: object, *args: object, **more: object) -> object:
+        if getattr(script, "name", "") == "join":
+            seen[0] += 1
+            if seen[0] == 2:
+                news = [NewMessage(b"new %d" % n, id=one) for n, one in enumerate(ids)]
+                assert all(one.ok for one in other.upsert(news))
+        return run(script, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(server_of(ps), "run", meanwhile)
+    q.create_group("second")
+    assert Counter(worked(q, "second")) == Counter(b"new %d" % n for n in range(1000))
+    assert len(worked(q, "first")) == 1000
+    assert ps.check().ok
+
+
+def test_a_drop_that_was_interrupted_is_finished_by_the_sweep(
+    place: Place, ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q.create_group("second")
+    fill(q)
+    worked(q, "first")
+    run, seen = server_of(ps).run, [0]
+
+    def dies(script: object, *args: object, **more: object) -> object:
+        if getattr(script, "name", "") == "part":
+            seen[0] += 1
+            if seen[0] == 3:
+                raise KeyboardInterrupt
+        return run(script, *args, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(server_of(ps), "run", dies)
+    with pytest.raises(KeyboardInterrupt):
+        q.drop_group("second")
+    monkeypatch.undo()
+    assert 0 < place.bodies("q") < WAITING
+    assert [one.name for one in q.groups()] == ["first"]
+    while ps.sweep():
+        pass
+    assert place.bodies("q") == 0
+    assert ps.check().ok
+    assert not [key for key in place.client.scan_iter() if b":g:" in key]
+
+
+# -- damage and memory
+
+
+def test_what_is_wrong_in_a_group_is_found_and_mended(place: Place, ps: Penstock, q: Queue) -> None:
+    q.create_group("second")
+    fill(q, 1000)
+    held = q.lease(10, group="second", consumer="c")
+    line = place.keys.queue("q", "second")
+    shares = place.keys.queue("q")[-2]
+    faults: list[tuple[Callable[[], object], str]] = [
+        (lambda: place.client.zrem(line[3], place.client.zrange(line[3], 0, 0)[0]), "ready row missing"),
+        (lambda: place.client.hset(shares, place.client.hkeys(shares)[0], 9), "shares"),
+        (lambda: place.client.hset(shares, b"\0\0\0\xff\xff\xff", 2), "shares"),
+        (lambda: place.client.xgroup_destroy(place.key("q", "m"), "second"), "not pending"),
+        (lambda: place.client.delete(line[0]), "counters"),
+    ]
+    for damage, kind in faults:
+        damage()
+        assert kind in ps.check().counts, kind
+        mended = ps.check(repair=True)
+        assert mended.ok, (kind, mended)
+    assert all(outcome.ok for outcome in q.ack(receipts(held)))
+    assert (len(worked(q, "first")), len(worked(q, "second"))) == (1000, 990)
+    assert place.bodies("q") == place.client.hlen(shares) == 0
+
+
+def test_an_entry_goes_when_the_last_group_has_acked_it(place: Place, ps: Penstock, q: Queue) -> None:
+    q.create_group("second")
+    fill(q, 1000)
+    worked(q, "first")
+    assert place.bodies("q") == 1000
+    q.ack(receipts(q.lease(300, group="second")))
+    assert place.bodies("q") == 700
+    ps.queue("q").purge()
+    assert place.bodies("q") == 0
+    assert place.client.hlen(place.keys.queue("q")[-2]) == 0
+
+
+def test_the_servers_own_commands_tell_the_truth_of_each_group(place: Place, q: Queue) -> None:
+    q.create_group("second")
+    fill(q, 1000)
+    q.lease(3, group="first", consumer="a")
+    q.lease(5, group="second", consumer="b")
+    rows = {row["name"]: row for row in place.client.xinfo_groups(place.key("q", "m"))}
+    assert {name: row["pending"] for name, row in rows.items()} == {b"first": 3, b"second": 5}
+    (consumer,) = place.client.xinfo_consumers(place.key("q", "m"), "second")
+    assert (consumer["name"], consumer["pending"]) == (b"b", 5)
