@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import NewMessage, Penstock, Queue
+from penstock import InvalidConfig, NewMessage, Penstock, Queue, Worker
 from penstock.testing.folding import prove_journal
 from penstock.testing.group_suite import worked
 from penstock.testing.harness import receipts
@@ -280,3 +280,31 @@ def test_the_servers_own_commands_tell_the_truth_of_each_group(place: Place, q: 
     assert {name: row["pending"] for name, row in rows.items()} == {b"first": 3, b"second": 5}
     (consumer,) = place.client.xinfo_consumers(place.key("q", "m"), "second")
     assert (consumer["name"], consumer["pending"]) == (b"b", 5)
+
+
+# -- workers
+
+
+def test_workers_of_two_groups_each_run_every_message(place: Place) -> None:
+    with penstock.open(place.url) as ps:  # Workers go by the time of day.
+        ps.create_queue("q").enqueue_many([NewMessage(b"%d" % n) for n in range(50)])
+        for name in ("first", "second"):
+            ps.queue("q").create_group(name)
+        seen: dict[str, list[bytes]] = {"first": [], "second": []}
+        for name, found in seen.items():
+            worker = Worker(ps, "q", lambda one, to=found: to.append(one.payload), group=name)
+            assert worker.run(until_empty=True).succeeded == 50
+        assert all(everything_once(found, 50) for found in seen.values())
+        with pytest.raises(InvalidConfig, match="group"):
+            Worker(ps, "q", print, group="")
+
+
+def test_commands_take_messages_in_a_group(place: Place) -> None:
+    with penstock.open(place.url) as ps:
+        ps.create_queue("q").enqueue(b"payload")
+        for name in ("first", "second"):
+            words = ["--store", place.url, "lease", "q", "--group", name, "--raw"]
+            done = subprocess.run(
+                [sys.executable, "-m", "penstock", *words], cwd=ROOT, capture_output=True, check=True
+            )
+            assert done.stdout.startswith(b"payload")

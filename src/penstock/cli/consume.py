@@ -66,6 +66,7 @@ def lease(
         ),
     ] = 0.0,
     consumer: Annotated[str, typer.Option("--consumer", help="The name that the journal shows.")] = CONSUMER,
+    group: Annotated[str | None, typer.Option("--group", help="The consumer group to take them in.")] = None,
     raw: Raw = False,
 ) -> Exit:
     """Take messages under a lease, each with its receipt.
@@ -73,7 +74,7 @@ def lease(
     Exit code 1: nothing to take. With --raw the receipts go to standard error.
     """
     with session.open() as ps:
-        found = ps.queue(queue).lease(max_messages, lease_s=lease_s, wait_s=wait_s, consumer=consumer)
+        found = ps.queue(queue).lease(max_messages, lease_s, wait_s, consumer, group)
         for at, delivery in enumerate(found):
             if raw:
                 session.out.raw([delivery.payload])

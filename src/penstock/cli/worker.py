@@ -84,6 +84,7 @@ def worker(
     consumer: Annotated[
         str | None, typer.Option("--consumer", help="The name that the journal shows.")
     ] = None,
+    group: Annotated[str | None, typer.Option("--group", help="The consumer group to take them in.")] = None,
     until_empty: Annotated[
         bool, typer.Option("--until-empty", help="End when nothing is ready any more.")
     ] = False,
@@ -111,6 +112,7 @@ def worker(
             time_limit_s=time_limit_s,
             stop_timeout_s=stop_timeout_s,
             consumer=consumer,
+            group=group,
         )
         with _watched(session.out, running, every_s):
             stats = running.run(until_empty)

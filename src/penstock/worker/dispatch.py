@@ -87,7 +87,7 @@ class Dispatcher:
         options = self._options
         try:
             deliveries = patiently(
-                lambda: queue.lease(count, options.lease_s, wait_s, options.consumer),
+                lambda: queue.lease(count, options.lease_s, wait_s, options.consumer, options.group),
                 f"leasing from queue {queue.name!r}",
                 self._stopping,
             )

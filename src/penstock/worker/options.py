@@ -36,6 +36,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     time_limit_s: float | None
     stop_timeout_s: float
     consumer: str
+    #: The consumer group that it leases in; None for the usual one.
+    group: str | None
 
     @property
     def batch(self) -> bool:
@@ -54,6 +56,7 @@ def checked_options(
     time_limit_s: float | None,
     stop_timeout_s: float,
     consumer: str | None,
+    group: str | None,
 ) -> Options:
     """What a worker is told, or `InvalidConfig` naming the option and what is accepted."""
     function, reference, its_mode = _checked_handler(handler, mode)
@@ -68,6 +71,7 @@ def checked_options(
         time_limit_s=None if time_limit_s is None else _checked_seconds(time_limit_s, "time_limit_s", 0.001),
         stop_timeout_s=_checked_seconds(stop_timeout_s, "stop_timeout_s", 0.0),
         consumer=_checked_consumer(consumer),
+        group=None if group is None else _checked_named(group, "group"),
     )
 
 
@@ -79,9 +83,12 @@ def _checked_queues(queues: str | list[str] | tuple[str, ...]) -> tuple[str, ...
 
 
 def _checked_consumer(consumer: str | None) -> str:
-    name = consumer or f"worker-{socket.gethostname()}-{os.getpid()}"
+    return _checked_named(consumer or f"worker-{socket.gethostname()}-{os.getpid()}", "consumer")
+
+
+def _checked_named(name: str, what: str) -> str:
     try:
-        checked_name(name, "consumer")
+        checked_name(name, what)
     except InvalidMessage as error:
         raise InvalidConfig(str(error)) from None
     return name

@@ -59,6 +59,7 @@ class Worker:
         time_limit_s: float | None = None,
         stop_timeout_s: float = 10.0,
         consumer: str | None = None,
+        group: str | None = None,
         on_start: Callable[[Delivery], object] | None = None,
         on_success: Callable[[Delivery], object] | None = None,
         on_failure: Callable[[Delivery, str], object] | None = None,
@@ -75,6 +76,7 @@ class Worker:
             time_limit_s=time_limit_s,
             stop_timeout_s=stop_timeout_s,
             consumer=consumer,
+            group=group,
         )
         self._clock = clock or SystemClock()
         self._queues = [ps.queue(name) for name in options.queues]
