@@ -326,6 +326,17 @@ def test_a_lag_beyond_what_is_accepted_is_told_by_health(place: Place) -> None:
         for _ in range(11):
             q.enqueue_many([NewMessage(b"x")] * 1000)
         assert "11000 messages wait" in str(ps.health().reasons)
+        q.create_group("first")
+        q.create_group("second")
+        q.ack(receipts(q.lease(5000, group="first")))
+        told = str(ps.health().reasons)
+        assert "11000 messages wait for group 'second'" in told
+        assert "'first'" not in told
+        backend: Any = q._backend
+        assert [(one.group, one.lag) for one in backend.group_numbers("q")] == [
+            ("first", 6000),
+            ("second", 11000),
+        ]
 
 
 # -- damage ----------------------------------------------------------------------------------------

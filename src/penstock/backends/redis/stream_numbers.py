@@ -50,22 +50,29 @@ class StreamNumbering:
             max_length=most if isinstance(most, int) else None,
         )
 
+    def of_groups(self, queue: str) -> list[StreamNumbers]:
+        """The own line's first."""
+        own = self.of_queue(queue)
+        return [own, *map(self.of_queue, self._engine.queue(queue).further_lines)]
+
     def reasons(self) -> Iterator[str]:
         """What is wrong with streams; one sentence each."""
         max_lag = self._engine.server.settings.health.max_lag
         for name in self._engine.all_queues():
             try:
-                found = self.of_queue(name)
+                found = self.of_groups(name)
             except (QueueNotFound, StorageError):
                 continue  # Deleted meanwhile; what is damaged is told by others.
-            if found.lag > max_lag:
+            for one in found:
+                if one.lag > max_lag:
+                    yield (
+                        f"queue {name!r}: {one.lag} messages wait for group {one.group!r:.60}; "
+                        f"health.max_lag is {max_lag}"
+                    )
+            own = found[0]
+            kept = own.length - own.done
+            if own.max_length is not None and kept >= own.max_length:
                 yield (
-                    f"queue {name!r}: {found.lag} messages wait for group {found.group!r}; "
-                    f"health.max_lag is {max_lag}"
-                )
-            kept = found.length - found.done
-            if found.max_length is not None and kept >= found.max_length:
-                yield (
-                    f"queue {name!r}: {kept} entries are not done, max_length is {found.max_length}; "
+                    f"queue {name!r}: {kept} entries are not done, max_length is {own.max_length}; "
                     "nothing of them is dropped"
                 )

@@ -97,6 +97,10 @@ class StreamsBackend(RedisBackend):
         """Length of a queue's stream, what is pending, and the lag of its consumers."""
         return self._numbering.of_queue(queue)
 
+    def group_numbers(self, queue: str) -> list[StreamNumbers]:
+        """The same for each of its groups, that of the own line first."""
+        return self._numbering.of_groups(queue)
+
     def _own_reasons(self) -> Iterable[str]:
         return self._numbering.reasons()
 
