@@ -11,6 +11,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,14 @@ def installed_redis() -> Binary | None:
         return None
     said = subprocess.run([found, "--version"], check=True, capture_output=True, text=True).stdout
     return Binary("valkey" if "valkey" in said.lower() else "redis", Path(found))
+
+
+@cache
+def redis_7() -> Binary | None:
+    """The machine's own, if it is Redis 7 or later; what needs it is else not collected, and that is told."""
+    own = installed_redis()
+    is_late = own is not None and own.flavour == "redis" and int(own.version.partition(".")[0]) >= 7
+    return own if is_late else None
 
 
 def binaries() -> list[Binary]:
