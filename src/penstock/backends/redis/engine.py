@@ -15,7 +15,13 @@ from penstock.backends.redis.connecting import Arg, Server, pairs
 from penstock.backends.redis.keys import Keys
 from penstock.backends.redis.scripts import script
 from penstock.clock import Clock, SystemClock
-from penstock.errors import BackendUnavailable, QueueNotFound, StorageCorrupt, StorageError
+from penstock.errors import (
+    BackendUnavailable,
+    PenstockError,
+    QueueNotFound,
+    StorageCorrupt,
+    StorageError,
+)
 from penstock.ids import IdGenerator
 from penstock.settings import QueueSettings
 
@@ -30,6 +36,8 @@ SERVERS_TIME = -1
 ROW_VERSION = b"\x01"
 #: Times that a call is begun anew because the queue was changed meanwhile.
 MOST_CHANGES = 100
+#: So many of them without a pause before it.
+AT_ONCE = 3
 PATIENCE_S = 0.05
 #: Where the backend is to compress, payloads larger than this: smaller ones hardly shrink.
 COMPRESS_OVER_BYTES = 512
@@ -152,9 +160,20 @@ class Engine:
         return self._seen(name, decode_row(raw))
 
     def all_queues(self) -> dict[str, QueueRow]:
-        """By name."""
-        raw = self.server.command("HGETALL", self.keys.queues)
-        return {name.decode(): decode_row(row) for name, row in sorted(pairs(raw))}
+        """By name; without those whose rows are damaged, which keep nobody from the others."""
+        return self.rows()[0]
+
+    def rows(self) -> tuple[dict[str, QueueRow], dict[str, StorageCorrupt]]:
+        """The catalogue: queues by name, and what is wrong with the rows of others."""
+        sound: dict[str, QueueRow] = {}
+        damaged: dict[str, StorageCorrupt] = {}
+        for raw_name, raw in sorted(pairs(self.server.command("HGETALL", self.keys.queues))):
+            name = raw_name.decode(errors="surrogateescape")
+            try:
+                sound[name] = decode_row(raw)
+            except StorageCorrupt as error:
+                damaged[name] = error
+        return sound, damaged
 
     def known(self, name: str, row: QueueRow) -> Known:
         known = self._known.get(name)
@@ -174,11 +193,14 @@ class Engine:
         for name in names:
             self._known.pop(name, None)
 
-    def with_queue(self, name: str, act: Callable[[Known], T]) -> T:
-        """Act on a queue; anew where it turns out to be changed before anything was done."""
+    def with_queue(self, name: str, act: Callable[[Known], T], attempts: int | None = None) -> T:
+        """Act on a queue; anew where it turns out to be changed before anything was done.
+
+        With `AT_ONCE` attempts, nothing is waited for.
+        """
         outer = self._acts.has_changed
         try:
-            for attempt in range(MOST_CHANGES):
+            for attempt in range(attempts or MOST_CHANGES):
                 self._patience(attempt)
                 self._acts.has_changed = False
                 q = self.queue(name)
@@ -193,7 +215,7 @@ class Engine:
         raise _restless(name)
 
     def _patience(self, attempt: int) -> None:
-        if attempt > 2:
+        if attempt >= AT_ONCE:
             self.closed.wait(PATIENCE_S)  # A repair is at it.
 
     def _as_they_are(self, queues: Sequence[Known]) -> list[int]:
@@ -228,6 +250,26 @@ class Engine:
             changed = self._as_they_are(queues)
             attempt += 1
         raise _restless(queues[0].name)
+
+    def run_each(self, name: str, queues: Sequence[Known]) -> list[list[Any] | PenstockError | None]:
+        """A script that changes no message, on each of many queues, in few round trips.
+
+        An error is the answer of its queue alone; None is that of one that is not as it is known.
+        """
+        answers: list[list[Any] | PenstockError | None] = [None] * len(queues)
+        asked = list(range(len(queues)))
+        while asked:
+            sent = [(script(name), queues[at].keys, [*self.head(), queues[at].changed]) for at in asked]
+            again = []
+            for at, reply in zip(asked, self.server.run_many(sent), strict=True):
+                if isinstance(reply, PenstockError):
+                    answers[at] = reply
+                elif reply[0] == MORE:
+                    again.append(at)
+                elif reply[0] not in (NOT_FOUND, CHANGED):
+                    answers[at] = reply
+            asked = again
+        return answers
 
 
 class _Acts(threading.local):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
 from penstock.clock import NS_PER_S, Clock
+from penstock.errors import BackendUnavailable, StorageError
+
+T = TypeVar("T")
 
 WINDOW_NS = 60 * NS_PER_S
 
@@ -21,7 +26,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     p99_s: float | None = None
 
 
-class Meter:
+class CallMeter:
     """Two windows of a minute: the one that fills, and the one before. Times are known to an eighth."""
 
     def __init__(self, clock: Clock) -> None:
@@ -47,6 +52,17 @@ class Meter:
             self._turn()
             self.errors += 1
             self._now.errors += 1
+
+    def timed(self, act: Callable[[], T]) -> T:
+        """Do it, and count it. What a caller did wrong is no failure of the store, and no measure of it."""
+        started_ns = self._clock.now_ns()
+        try:
+            answer = act()
+        except (StorageError, BackendUnavailable):
+            self.failed()
+            raise
+        self.took(self._clock.now_ns() - started_ns)
+        return answer
 
     def _turn(self) -> None:
         past_ns = self._clock.now_ns() - self._started_ns
