@@ -20,7 +20,8 @@ class Place:
 
     def __init__(self) -> None:
         self.prefix = f"place-{next(_numbers)}-"
-        self.client: Any = shared().client()
+        self.server = shared()
+        self.client: Any = self.server.client()
         self.clock = ManualClock(START_NS)
         self._opened: list[penstock.Penstock] = []
 
