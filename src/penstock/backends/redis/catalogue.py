@@ -12,7 +12,7 @@ from penstock.backends.redis.engine import CHANGED, Engine, QueueRow, decode_row
 from penstock.backends.redis.records import encode_counters, fresh_counters
 from penstock.backends.redis.scripts import script
 from penstock.backends.redis.worlds import Worlds
-from penstock.errors import InvalidConfig, QueueAlreadyExists, QueueNotFound
+from penstock.errors import InvalidConfig, QueueAlreadyExists, QueueNotFound, StorageCorrupt
 from penstock.event import SYSTEM_WORLD, Entry
 from penstock.settings import QueueSettings
 
@@ -66,7 +66,7 @@ class Catalogue:
 
     def delete(self, name: str) -> None:
         def changes(version: int) -> list[Change]:
-            rows = self._engine.all_queues()
+            rows = self._all()
             if name not in rows:
                 raise QueueNotFound(name)
             for other, row in rows.items():
@@ -82,7 +82,7 @@ class Catalogue:
         by_name = _unique(wanted)
 
         def changes(version: int) -> list[Change]:
-            rows = self._engine.all_queues()
+            rows = self._all()
             for settings in by_name.values():
                 self._check(settings, rows.get(settings.name), by_name)
             return _differences(rows, by_name, lambda settings: self._new(settings, version), version)
@@ -120,6 +120,13 @@ class Catalogue:
                 engine.forget(*(name for _, name, _ in wanted))
                 if reply[0] != CHANGED:
                     return True
+
+    def _all(self) -> dict[str, QueueRow]:
+        """Every row: what a damaged one says cannot be left out where others may depend on it."""
+        rows, damaged = self._engine.rows()
+        for name, error in damaged.items():
+            raise StorageCorrupt(f"queue {name!r} is damaged: {error}; run check with repair first")
+        return rows
 
     def _row(self, name: str) -> QueueRow | None:
         raw = self._engine.server.command("HGET", self._engine.keys.queues, name.encode())

@@ -168,11 +168,12 @@ class Engine:
         sound: dict[str, QueueRow] = {}
         damaged: dict[str, StorageCorrupt] = {}
         for raw_name, raw in sorted(pairs(self.server.command("HGETALL", self.keys.queues))):
-            name = raw_name.decode(errors="surrogateescape")
             try:
-                sound[name] = decode_row(raw)
+                sound[raw_name.decode()] = decode_row(raw)
             except StorageCorrupt as error:
-                damaged[name] = error
+                damaged[raw_name.decode()] = error
+            except UnicodeDecodeError:
+                damaged[raw_name.decode(errors="replace")] = StorageCorrupt("its name is not UTF-8")
         return sound, damaged
 
     def known(self, name: str, row: QueueRow) -> Known:

@@ -56,22 +56,32 @@ end
 local old, size = tonumber(ARGV[4]), tonumber(ARGV[5])
 if old then old = now - old end
 if c[BASE] < c[SEQ] - q.events and (old or size) then
-  local removed = 0
+  -- Frames that are damaged say neither when they were nor what was counted by then: they go with the next sound
+  -- one, which is younger. The stream's number of a frame is the last seq in it, whatever became of the rest.
+  local removed, damaged, damaged_bytes = 0, 0, 0
   local first = call('XRANGE', KEYS[J], '-', '+', 'COUNT', 1)[1]
-  local is_due = first and #(first[2][2] or '') >= HEAD and ((old and unpacked('>I8', first[2][2], 14) < old) or (size and c[BYTES] > size))
+  local frame = first and first[2][2] or ''
+  local is_due = first and (#frame < HEAD or (old and unpacked('>I8', frame, 14) < old) or (size and c[BYTES] > size))
   for _, row in ipairs(is_due and call('XRANGE', KEYS[J], '-', '+', 'COUNT', FRAMES) or {}) do
-    local frame = row[2][2] or ''
-    if #frame < HEAD then break end -- Damaged: it stays, and `check` tells. An error here would leave half of a change.
-    local _, count, first_seq, at, d, r, l, done, dead = unpacked('>BI4I8I8I8I8I8I8I8', frame)
-    local last = first_seq + count - 1
-    if last > read or not ((old and at < old) or (size and c[BYTES] > size)) then break end
-    removed = removed + 1
-    c[BASE], c[BYTES] = last, c[BYTES] - #frame
-    c[BASE_COUNTS], c[BASE_COUNTS + 1], c[BASE_COUNTS + 2] = d, r, l
-    c[BASE_COUNTS + 3], c[BASE_COUNTS + 4] = done, dead
+    local frame, last = row[2][2] or '', tonumber(string.match(row[1], '^%d+'))
+    local version, count, first_seq, at, d, r, l, done, dead
+    if #frame >= HEAD then version, count, first_seq, at, d, r, l, done, dead = unpacked('>BI4I8I8I8I8I8I8I8', frame) end
+    if last > read then break end
+    if version ~= 1 or first_seq + count - 1 ~= last then
+      damaged, damaged_bytes = damaged + 1, damaged_bytes + #frame
+    else
+      if not ((old and at < old) or (size and c[BYTES] > size)) then break end
+      removed = removed + damaged + 1
+      c[BASE], c[BYTES] = last, c[BYTES] - damaged_bytes - #frame
+      c[BASE_COUNTS], c[BASE_COUNTS + 1], c[BASE_COUNTS + 2] = d, r, l
+      c[BASE_COUNTS + 3], c[BASE_COUNTS + 4] = done, dead
+      damaged, damaged_bytes = 0, 0
+    end
   end
   if removed > 0 then
-    call('XTRIM', KEYS[J], 'MAXLEN', call('XLEN', KEYS[J]) - removed)
+    local left = call('XLEN', KEYS[J]) - removed
+    if left == 0 then c[BYTES] = 0 end -- What damage took from a frame was counted.
+    call('XTRIM', KEYS[J], 'MAXLEN', left)
     work, q.ticked = 1, true
   end
 end
