@@ -168,12 +168,13 @@ class Engine:
         sound: dict[str, QueueRow] = {}
         damaged: dict[str, StorageCorrupt] = {}
         for raw_name, raw in sorted(pairs(self.server.command("HGETALL", self.keys.queues))):
+            name = raw_name.decode(errors="replace")
             try:
-                sound[raw_name.decode()] = decode_row(raw)
+                if name.encode() != raw_name:
+                    raise StorageCorrupt("the name of a queue is not UTF-8")
+                sound[name] = decode_row(raw)
             except StorageCorrupt as error:
-                damaged[raw_name.decode()] = error
-            except UnicodeDecodeError:
-                damaged[raw_name.decode(errors="replace")] = StorageCorrupt("its name is not UTF-8")
+                damaged[name] = error
         return sound, damaged
 
     def known(self, name: str, row: QueueRow) -> Known:

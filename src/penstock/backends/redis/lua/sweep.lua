@@ -60,17 +60,24 @@ if c[BASE] < c[SEQ] - q.events and (old or size) then
   -- one, which is younger. The stream's number of a frame is the last seq in it, whatever became of the rest.
   local removed, damaged, damaged_bytes = 0, 0, 0
   local first = call('XRANGE', KEYS[J], '-', '+', 'COUNT', 1)[1]
-  local frame = first and first[2][2] or ''
-  local is_due = first and (#frame < HEAD or (old and unpacked('>I8', frame, 14) < old) or (size and c[BYTES] > size))
-  for _, row in ipairs(is_due and call('XRANGE', KEYS[J], '-', '+', 'COUNT', FRAMES) or {}) do
+  local function due_frame(at) return (old and at < old) or (size and c[BYTES] > size) end
+  -- Frame, its last seq, and if it is sound its time and the counts after it.
+  local function parts(row)
     local frame, last = row[2][2] or '', tonumber(string.match(row[1], '^%d+'))
-    local version, count, first_seq, at, d, r, l, done, dead
-    if #frame >= HEAD then version, count, first_seq, at, d, r, l, done, dead = unpacked('>BI4I8I8I8I8I8I8I8', frame) end
+    if #frame < HEAD then return frame, last end
+    local version, count, first_seq, at, d, r, l, done, dead = unpacked('>BI4I8I8I8I8I8I8I8', frame)
+    if version ~= 1 or first_seq + count - 1 ~= last then return frame, last end
+    return frame, last, at, d, r, l, done, dead
+  end
+  local at = first and select(3, parts(first))
+  local is_due = first and (not at or due_frame(at))
+  for _, row in ipairs(is_due and call('XRANGE', KEYS[J], '-', '+', 'COUNT', FRAMES) or {}) do
+    local frame, last, at, d, r, l, done, dead = parts(row)
     if last > read then break end
-    if version ~= 1 or first_seq + count - 1 ~= last then
+    if not at then
       damaged, damaged_bytes = damaged + 1, damaged_bytes + #frame
     else
-      if not ((old and at < old) or (size and c[BYTES] > size)) then break end
+      if not due_frame(at) then break end
       removed = removed + damaged + 1
       c[BASE], c[BYTES] = last, c[BYTES] - damaged_bytes - #frame
       c[BASE_COUNTS], c[BASE_COUNTS + 1], c[BASE_COUNTS + 2] = d, r, l
