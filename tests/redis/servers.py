@@ -165,6 +165,12 @@ class RunningServer:
         if self._process is not None:
             self._process.wait()
 
+    def resume_and_kill(self) -> None:
+        """The same for one that may be paused, or gone."""
+        with suppress(ProcessLookupError):
+            self.resume()
+        self.kill()
+
     def stop(self) -> None:
         """As an operator would."""
         if self._process is None or self._process.poll() is not None:
@@ -198,9 +204,7 @@ def running(
     try:
         yield server
     finally:
-        with suppress(ProcessLookupError):
-            server.resume()
-        server.kill()
+        server.resume_and_kill()
 
 
 class RunningCluster:
