@@ -16,6 +16,7 @@ from penstock.errors import BackendUnavailable, StorageCorrupt, StorageError
 from penstock.settings import QueueSettings
 from penstock.testing.folding import prove_journal
 from penstock.testing.harness import ids, take_one
+from tests.encryption.stores import ALL_KEYS
 from tests.redis.stores import Place
 
 DAMAGES = (b"", b"\x01\xc1", b"\x07from a later version", b"\x01\x93\x01\x02\x03")
@@ -277,3 +278,34 @@ def test_a_repair_that_cannot_even_begin_leaves_the_queue_as_it_is(place: Place,
         place.client.config_set("maxmemory", 0)
     ps.check(repair=True)
     assert take_one(q).payload == b"x"
+
+
+# -- where things are sealed
+
+
+def test_a_sealed_row_is_brought_back_sealed(place: Place) -> None:
+    ps = place.sealed(ALL_KEYS)
+    ps.create_queue("q", on_failure="function on_failure() return nil end -- top secret").enqueue(b"x")
+    row = place.client.hget(Keys(place.prefix).queues, "q")
+    damage_row(place, "q", row[:-1] + bytes((row[-1] ^ 1,)))
+    other = place.sealed(ALL_KEYS)
+    assert "'q' is damaged" in str(other.health().reasons)
+    assert other.check(repair=True).ok
+    assert "top secret" in str(settings_of(other, "q").on_failure)
+    assert b"top secret" not in place.client.hget(Keys(place.prefix).queues, "q")
+    assert take_one(other.queue("q")).payload == b"x"
+
+
+def test_rekeying_leaves_out_no_queue_whose_row_is_damaged(place: Place) -> None:
+    ps = place.sealed(ALL_KEYS)
+    for name in ("a", "b"):
+        ps.create_queue(name).enqueue(b"x")
+    damage_row(place, "b")
+    other = place.sealed(ALL_KEYS, "new")
+    with pytest.raises(StorageCorrupt, match="'b' is damaged"):
+        other.rekey()
+    assert other.info().default.rekey_from == ["main"]  # Its key is still needed.
+    assert other.check(repair=True).ok
+    other.rekey()
+    assert other.info().default.rekey_from == []
+    assert take_one(other.queue("b")).payload == b"x"

@@ -38,6 +38,8 @@ from penstock.backends.redis.moving import Moving
 from penstock.backends.redis.numbers import Numbers
 from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import CODES
+from penstock.backends.redis.rekeying import Rekeying
+from penstock.backends.redis.seals import Seals
 from penstock.backends.redis.sending import Sending
 from penstock.backends.redis.settling import Settling
 from penstock.backends.redis.sweeping import Housekeeper, Sweeping
@@ -75,7 +77,13 @@ class RedisBackend:
     name = NAME
 
     def __init__(
-        self, server: Server, keys: Keys, clock: Clock | None, rng: random.Random | None, path: str
+        self,
+        server: Server,
+        keys: Keys,
+        seals: Seals,
+        clock: Clock | None,
+        rng: random.Random | None,
+        path: str,
     ) -> None:
         self._server = server
         self._path = path
@@ -83,7 +91,7 @@ class RedisBackend:
         self._channel_reasons = channel_reasons(server, keys)
         # What the server keeps no log of goes with its process, whatever is on a disk of an hour ago.
         self.capabilities: Capabilities = msgspec.structs.replace(LISTS, persistence=self._durability != NONE)
-        engine = self._engine = Engine(server, keys, clock, rng)
+        engine = self._engine = Engine(server, keys, seals, clock, rng)
         self._state = UserState(engine)
         self._hooking = Hooking(engine, HookSettings(), self._state.get)
         self._worlds = Worlds(engine)
@@ -97,9 +105,11 @@ class RedisBackend:
         self._moving = Moving(engine, self._looking, transferring)
         self._journals = Journals(engine)
         self._numbers = Numbers(engine, self._leasing, settling, self._durability)
-        self._sweeping = Sweeping(engine, settling, self._worlds)
+        self._rekeying = Rekeying(engine, self._worlds)
+        self._sweeping = Sweeping(engine, settling, self._worlds, self._rekeying)
         self._quarantine = Quarantine(engine)
         self._checking = Checking(engine, self._quarantine, self._worlds)
+        self._rekeying.tell_others()
         self._housekeeper: Housekeeper | None = None
         if clock is None:
             self._housekeeper = Housekeeper(self._sweeping, engine.closed)
@@ -283,12 +293,14 @@ class RedisBackend:
             durability=self._durability,
             format_version=FORMAT_VERSION,
             capabilities=self.capabilities,
+            sealed_with=self._engine.seals.active,
+            rekey_from=self._rekeying.others(),
         )
 
     def health(self) -> BackendHealth:
         if self._engine.closed.is_set():
             return silent("the store is closed")
-        own = [*self._channel_reasons, *self._hooking.reasons()]
+        own = [*self._channel_reasons, *self._hooking.reasons(), *self._rekeying.given_up]
         return examined(self._engine, self._numbers, self._durability, own, self.extra_health())
 
     def extra_health(self) -> dict[str, int]:
@@ -315,7 +327,7 @@ class RedisBackend:
         return self._quarantine.drop(ids)
 
     def rekey(self, progress: Progress | None = None) -> RekeyReport:
-        return RekeyReport()
+        return self._rekeying.run(progress)
 
     def sweep(self, budget: int) -> int:
         return self._sweeping.sweep(budget)

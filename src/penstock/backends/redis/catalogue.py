@@ -8,11 +8,11 @@ from collections.abc import Callable, Container, Iterable, Mapping
 import msgspec
 
 from penstock.backends.redis.connecting import Arg
-from penstock.backends.redis.engine import CHANGED, Engine, QueueRow, decode_row, encode_row
+from penstock.backends.redis.engine import CHANGED, Engine, QueueRow
 from penstock.backends.redis.records import encode_counters, fresh_counters
 from penstock.backends.redis.scripts import script
 from penstock.backends.redis.worlds import Worlds
-from penstock.errors import InvalidConfig, QueueAlreadyExists, QueueNotFound, StorageCorrupt
+from penstock.errors import InvalidConfig, QueueAlreadyExists, QueueNotFound
 from penstock.event import SYSTEM_WORLD, Entry
 from penstock.settings import QueueSettings
 
@@ -66,7 +66,7 @@ class Catalogue:
 
     def delete(self, name: str) -> None:
         def changes(version: int) -> list[Change]:
-            rows = self._all()
+            rows = self._engine.every_queue()
             if name not in rows:
                 raise QueueNotFound(name)
             for other, row in rows.items():
@@ -82,7 +82,7 @@ class Catalogue:
         by_name = _unique(wanted)
 
         def changes(version: int) -> list[Change]:
-            rows = self._all()
+            rows = self._engine.every_queue()
             for settings in by_name.values():
                 self._check(settings, rows.get(settings.name), by_name)
             return _differences(rows, by_name, lambda settings: self._new(settings, version), version)
@@ -102,13 +102,13 @@ class Catalogue:
                     return wanted is not None
                 keys: list[bytes] = [engine.keys.store, engine.keys.queues, *self._worlds.keys(SYSTEM_WORLD)]
                 args: list[Arg] = [version, len(wanted)]
-                entries = []
+                entries, fence = [], engine.seals.fence
                 for op, name, row in wanted:
                     keys += engine.keys.queue(name)
                     args += (
                         op,
                         name.encode(),
-                        encode_row(row),
+                        engine.encoded_row(name, row),
                         encode_counters(
                             fresh_counters(row.number, row.changed, row.created_us, row.settings)
                         ),
@@ -116,21 +116,17 @@ class Catalogue:
                     body, flag = msgspec.json.encode(row.settings), f"{NUMBER_FLAG}{row.number}"
                     entries.append(Entry(_KINDS[op], body, [name], [flag]))
                 args += self._worlds.appending(SYSTEM_WORLD, entries, engine.new_ids(len(entries)))
+                if engine.seals.fence != fence:
+                    continue  # Rows and entries are sealed by the one list that the script compares.
                 reply = engine.server.run(script("catalogue"), keys, [*engine.head(), *args])
                 engine.forget(*(name for _, name, _ in wanted))
                 if reply[0] != CHANGED:
                     return True
-
-    def _all(self) -> dict[str, QueueRow]:
-        """Every row: what a damaged one says cannot be left out where others may depend on it."""
-        rows, damaged = self._engine.rows()
-        for name, error in damaged.items():
-            raise StorageCorrupt(f"queue {name!r} is damaged: {error}; run check with repair first")
-        return rows
+                engine.seals.look()
 
     def _row(self, name: str) -> QueueRow | None:
         raw = self._engine.server.command("HGET", self._engine.keys.queues, name.encode())
-        return None if raw is None else decode_row(raw)
+        return None if raw is None else self._engine.decoded_row(name, raw)
 
     def _new(self, settings: QueueSettings, version: int) -> QueueRow:
         number = int(self._engine.server.command("HINCRBY", self._engine.keys.store, "numbers", 1))

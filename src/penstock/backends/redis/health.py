@@ -15,7 +15,15 @@ from penstock.backends.redis.keys import Keys
 from penstock.backends.redis.memory import memory_of
 from penstock.backends.redis.numbers import Numbers, Standing
 from penstock.backends.redis.profiles import parse_info
-from penstock.errors import BackendUnavailable, PenstockError, StorageCorrupt, StorageError, Unauthorized
+from penstock.errors import (
+    BackendUnavailable,
+    DecryptFailed,
+    KeyMissing,
+    PenstockError,
+    StorageCorrupt,
+    StorageError,
+    Unauthorized,
+)
 
 #: `appendfsync` -> the durability mode that it is.
 _MODES = {"always": "sync", "everysec": "interval", "no": "os"}
@@ -72,7 +80,7 @@ def examined(
             _numbers(server, told), **_totals(standings).fields(), **_memory(server), **extra
         )
         return judged(measured, server.settings.health, [*found, *told.warnings], list(loss_warnings(server)))
-    except (BackendUnavailable, Unauthorized) as error:
+    except (BackendUnavailable, DecryptFailed, KeyMissing, Unauthorized) as error:
         told = msgspec.structs.replace(server.health(), reachable=False)
         return BackendHealth("unhealthy", [str(error)], _numbers(server, told))
 

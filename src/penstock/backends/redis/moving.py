@@ -9,7 +9,7 @@ import msgspec
 from penstock.backends.burial import ORIGIN, revived
 from penstock.backends.redis.engine import Engine, Known
 from penstock.backends.redis.looking import SLICE, Found, Looking
-from penstock.backends.redis.records import CODES, GONE, STATES, decode_state, stored_body
+from penstock.backends.redis.records import CODES, GONE, STATES, stored_body
 from penstock.backends.redis.transferring import MOVED, REDRIVEN, Transfer, Transferring
 from penstock.codec.body import decode_body
 from penstock.errors import (
@@ -163,7 +163,8 @@ class Moving:
             for raw_id, raw, body in zip(ids, records, bodies, strict=False):
                 if raw is None or body is None:
                     continue
-                record = decode_state(raw)
+                record = self._engine.record_to_settle(q, raw_id, raw)
+                body = self._engine.opened_body(q, raw_id, body)
                 # Those that came after the call are not meant: they would never end.
                 if record.seq <= last_seq and record.code in (DEAD, READY):
                     headers = decode_body(body).headers

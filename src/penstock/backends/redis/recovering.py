@@ -8,7 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from penstock.backends.redis.catalogue import NUMBER_FLAG
-from penstock.backends.redis.engine import Engine, QueueRow, decode_row, encode_row
+from penstock.backends.redis.engine import Engine, QueueRow
+from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import Counters, decode_counters
 from penstock.backends.redis.worlds import Worlds
 from penstock.errors import InvalidConfig, StorageCorrupt, StorageError
@@ -21,8 +22,9 @@ _KINDS = ("queue_created", "queue_updated", "queue_deleted")
 class Recovering:
     """Recovers the catalogue of one store."""
 
-    def __init__(self, engine: Engine, worlds: Worlds) -> None:
+    def __init__(self, engine: Engine, worlds: Worlds, quarantine: Quarantine) -> None:
         self._engine = engine
+        self._quarantine = quarantine
         self._worlds = worlds
 
     def recover(self, name: str) -> str:
@@ -32,26 +34,29 @@ class Recovering:
         """
         server, keys = self._engine.server, self._engine.keys
         raw = server.command("HGET", keys.queues, name.encode())
-        if raw is None or self._is_sound(raw):
+        damage = None if raw is None else self._damage(name, raw)
+        if damage is None:
             return ""
         counters, last = self._counters(name), self._last_entry(name)
         settings, said = _settings(name, last, counters)
         number = counters.number if counters is not None else _number(last)
         if settings is None or not number:
             raise StorageError(f"nothing tells what the settings of queue {name!r} were")
+        item = self._quarantine.row(name, "queues", name.encode(), str(damage), raw)
+        server.command("HSET", keys.quarantine, *item)
         version = int(server.command("HINCRBY", keys.store, "version", 1))
         created_us = counters.created_us if counters is not None else 0
         row = QueueRow(number, version, settings, created_us)
-        server.command("HSET", keys.queues, name.encode(), encode_row(row))
+        server.command("HSET", keys.queues, name.encode(), self._engine.encoded_row(name, row))
         self._engine.forget(name)
         return said
 
-    def _is_sound(self, raw: bytes) -> bool:
+    def _damage(self, name: str, raw: bytes) -> StorageCorrupt | None:
         try:
-            decode_row(raw)
-        except StorageCorrupt:
-            return False
-        return True
+            self._engine.decoded_row(name, raw)
+        except StorageCorrupt as error:
+            return error
+        return None
 
     def _counters(self, name: str) -> Counters | None:
         raw = self._engine.server.command("GET", self._engine.keys.queue(name)[0])

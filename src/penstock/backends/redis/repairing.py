@@ -35,6 +35,8 @@ class Repairing:
         lock = -1 - int.from_bytes(os.urandom(6), "big")
         self._step(q, lock, "begin", encode_counters(fresh))
         try:
+            # Locked from here on: what was changed just before must not be undone when it is unlocked.
+            q = self._engine.load(name) or q
             removed = self._rebuild(q, lock)
         except StorageError as error:
             # Half of an index would hand out some and hide the rest: it stays locked until it is whole.
@@ -78,7 +80,7 @@ class Repairing:
             cursor, page = server.command("HSCAN", bodies, cursor, "COUNT", 200)
             for raw_id, raw in pairs(page):
                 try:
-                    body = decode_body(raw)
+                    body = decode_body(self._engine.opened_body(q, raw_id, raw))
                 except StorageCorrupt as error:
                     item = self._quarantine.row(q.name, "bodies", raw_id, str(error), raw)
                     server.command("HSET", self._engine.keys.quarantine, *item)

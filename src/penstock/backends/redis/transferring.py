@@ -48,12 +48,20 @@ class Transferring:
     ) -> Iterator[bytes]:
         """The same, as they go: an error comes behind the answers of those that went before it."""
         rows: list[bytes] = []
-        sent: list[Arg] = []
+        some: list[tuple[Transfer, bytes, bytes]] = []
         size = 0
 
+        def sealed() -> list[Arg]:
+            names = q.name.encode(), target.name.encode()
+            sent: list[Arg] = [kind, *names, bytes((flags,)), b"".join(rows)]
+            for one, line, body in some:
+                # Each queue has the reason in its journal, sealed for itself.
+                reasons = [self._engine.sealed_reason(queue, one.raw_id, one.reason) for queue in (q, target)]
+                sent += (one.raw_id, line, self._engine.sealed_body(target, one.raw_id, body), *reasons)
+            return sent
+
         def flush() -> Iterator[bytes]:
-            head: list[Arg] = [kind, q.name.encode(), target.name.encode(), bytes((flags,)), b"".join(rows)]
-            reply = self._engine.run("transfer", [q, target], *head, *sent)
+            reply = self._engine.run_sealed("transfer", [q, target], sealed)
             for i in range(len(reply[2])):
                 yield reply[2][i : i + 1]
 
@@ -61,11 +69,11 @@ class Transferring:
             body = encode_body(_without_times(one.body), target.compress_over_bytes)
             if rows and (len(rows) == MOST or size + len(body) > MOST_BYTES):
                 yield from flush()
-                rows, sent, size = [], [], 0
+                rows, some, size = [], [], 0
             rows.append(_ROW.pack(one.seq, one.body.expires_at_ns // 1000))
             priority = DEFAULT_PRIORITY if target.settings.fifo else one.body.priority
             line = lane(level_of(priority), one.body.fairness_key.encode())
-            sent += (one.raw_id, line, body, one.reason.encode())
+            some.append((one, line, body))
             size += len(body)
         if rows:
             yield from flush()
