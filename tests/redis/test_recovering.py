@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +14,12 @@ from penstock.backends.redis import engine
 from penstock.backends.redis.keys import Keys
 from penstock.backends.redis.repairing import Repairing
 from penstock.errors import BackendUnavailable, StorageCorrupt, StorageError
+from penstock.message import parse_id
 from penstock.settings import QueueSettings
 from penstock.testing.folding import prove_journal
 from penstock.testing.harness import ids, take_one
 from tests.encryption.stores import ALL_KEYS
+from tests.redis.one_server import started
 from tests.redis.stores import Place
 
 DAMAGES = (b"", b"\x01\xc1", b"\x07from a later version", b"\x01\x93\x01\x02\x03")
@@ -278,6 +281,67 @@ def test_a_repair_that_cannot_even_begin_leaves_the_queue_as_it_is(place: Place,
         place.client.config_set("maxmemory", 0)
     ps.check(repair=True)
     assert take_one(q).payload == b"x"
+
+
+@pytest.mark.parametrize("step", ["records", "dedup"])
+def test_a_server_that_is_started_again_in_the_middle_of_a_repair_passes_over_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    server = started(tmp_path)
+    place = Place(server)
+    try:
+        ps = place.open()
+        q = ps.create_queue("q")
+        news = [NewMessage(b"%d" % n, dedup_id=str(n)) for n in range(2000)]
+        known = ids(q.enqueue_many(news))
+        steps = 0
+        original = Repairing._step
+
+        def restarting(self: Repairing, which: Any, lock: int, name: str, *args: Any) -> Any:
+            nonlocal steps
+            steps += name == step
+            if name == step and steps == 4:
+                server.kill()
+                server.start()
+            return original(self, which, lock, name, *args)
+
+        monkeypatch.setattr(Repairing, "_step", restarting)
+        repair(ps, "q")
+        assert ps.check().ok
+        assert sorted([*ids(q.lease(1000)), *ids(q.lease(1000))]) == sorted(known)
+        assert place.client.zcard(place.key("q", "u")) == 2000
+    finally:
+        place.close()
+        server.kill()
+
+
+def test_a_server_that_is_started_again_in_the_middle_of_a_check_passes_over_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = started(tmp_path)
+    place = Place(server)
+    try:
+        ps = place.open()
+        q = ps.create_queue("q")
+        known = ids(q.enqueue_many([NewMessage(b"%d" % n) for n in range(3000)]))
+        for bad in known[::100]:
+            place.client.hdel(place.key("q", "m"), parse_id(bad))
+        store: Any = ps._default._engine.server  # type: ignore[attr-defined]
+        run, audits = store.run, 0
+
+        def restarting(script: Any, *args: Any, **options: Any) -> Any:
+            nonlocal audits
+            audits += script.name == "audit"
+            if audits == 5 and script.name == "audit":
+                server.kill()
+                server.start()
+            return run(script, *args, **options)
+
+        monkeypatch.setattr(store, "run", restarting)
+        assert ps.check().counts["body missing"] == 30
+    finally:
+        place.close()
+        server.kill()
 
 
 # -- where things are sealed

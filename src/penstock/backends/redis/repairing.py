@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import logging
 import os
+from functools import partial
 from typing import Any
 
-from penstock.backends.redis.connecting import Arg, pairs
+from penstock.backends.redis.connecting import Arg, Server, pairs
 from penstock.backends.redis.engine import CHANGED, Engine, Known
+from penstock.backends.redis.profiles import parse_info
 from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import encode_counters, fresh_counters, lane, level_of
 from penstock.backends.redis.scripts import script
 from penstock.codec.body import decode_body
-from penstock.errors import BackendUnavailable, StorageCorrupt, StorageError
+from penstock.errors import BackendUnavailable, StorageCorrupt, StorageError, Unauthorized
 from penstock.message import DEFAULT_PRIORITY
 
 log = logging.getLogger("penstock")
+
+
+def runs_of(server: Server) -> list[str]:
+    """Which runs of its servers these are; nothing where a user may not ask."""
+    try:
+        return [parse_info(one).get("run_id", "") for one in server.everywhere("INFO", "server")]
+    except Unauthorized:
+        return []
 
 
 class Repairing:
@@ -33,11 +43,19 @@ class Repairing:
         # For a queue whose counters are lost; else those that it has stay, but for what is counted.
         fresh = fresh_counters(q.number, q.changed, self._engine.now_us(), q.settings)
         lock = -1 - int.from_bytes(os.urandom(6), "big")
-        self._step(q, lock, "begin", encode_counters(fresh))
+        began = runs_of(self._engine.server)
+        begin = partial(self._step, q, lock, "begin", encode_counters(fresh))
+        begin()
         try:
             # Locked from here on: what was changed just before must not be undone when it is unlocked.
             q = self._engine.load(name) or q
             removed = self._rebuild(q, lock)
+            while (runs := runs_of(self._engine.server)) != began:
+                # A place in a hash is of the process that gave it: another one would pass over some.
+                began = runs
+                begin()
+                removed += self._rebuild(q, lock)
+            self._step(q, lock, "finish", q.changed)
         except StorageError as error:
             # Half of an index would hand out some and hide the rest: it stays locked until it is whole.
             log.error("the repair of queue %r failed; it is locked until one succeeds: %s", name, error)
@@ -47,14 +65,13 @@ class Repairing:
         return "indexes rebuilt" + (f"; {removed} messages could not be kept" if removed else "")
 
     def _rebuild(self, q: Known, lock: int) -> int:
-        """All steps behind the first; how many messages could not be kept."""
+        """All steps between the first and the last; how many messages could not be kept."""
         # Bodies first: what goes for its body's sake must not be in an index by then. And once more, for
         # those whose records could not be used.
         removed = self._bodies(q, lock)
         removed += self._walk(q, lock, "records")
         self._bodies(q, lock)
         self._walk(q, lock, "dedup")
-        self._step(q, lock, "finish", q.changed)
         return removed
 
     def _step(self, q: Known, lock: int, step: str, *args: Arg) -> list[Any]:
