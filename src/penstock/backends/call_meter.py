@@ -42,10 +42,16 @@ class CallMeter:
         self.errors = 0
 
     def took(self, ns: int) -> None:
+        self._note(self._clock.now_ns(), ns)
+
+    def _note(self, now_ns: int, ns: int) -> None:
+        step = _step(max(ns, 0))
         with self._lock:
-            self._turn()
+            if not 0 <= now_ns - self._started_ns < WINDOW_NS:
+                self._turn()
             self.calls += 1
-            self._now.add(max(ns, 0))
+            counts = self._now.counts
+            counts[step] = counts.get(step, 0) + 1
 
     def failed(self) -> None:
         with self._lock:
@@ -61,7 +67,8 @@ class CallMeter:
         except (StorageError, BackendUnavailable):
             self.failed()
             raise
-        self.took(self._clock.now_ns() - started_ns)
+        now_ns = self._clock.now_ns()
+        self._note(now_ns, now_ns - started_ns)
         return answer
 
     def _turn(self) -> None:
@@ -93,10 +100,6 @@ class _Window:
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
         self.errors = 0
-
-    def add(self, ns: int) -> None:
-        step = _step(ns)
-        self.counts[step] = self.counts.get(step, 0) + 1
 
 
 def _step(ns: int) -> int:
