@@ -72,12 +72,16 @@ class Scene:
         self.url = self.server.url(target.kind).replace(f":{self.server.port}/", f":{self.proxy.port}/")
         self.workers: list[subprocess.Popen[bytes]] = []
         self.producers: list[subprocess.Popen[bytes]] = []
-        with penstock.open(self.url) as ps:
-            ps.create_queue("q", max_attempts=1000, lease_s=LEASE_S)
-        for _ in range(WORKERS):
-            self.hire()
-        for _ in range(PRODUCERS):
-            self.producers.append(self._start("produce"))
+        try:
+            with penstock.open(self.url) as ps:
+                ps.create_queue("q", max_attempts=1000, lease_s=LEASE_S)
+            for _ in range(WORKERS):
+                self.hire()
+            for _ in range(PRODUCERS):
+                self.producers.append(self._start("produce"))
+        except BaseException:
+            self.close()
+            raise
 
     def hire(self) -> None:
         self.workers.append(self._start("work"))
