@@ -259,6 +259,23 @@ def test_what_is_wrong_in_a_group_is_found_and_mended(place: Place, ps: Penstock
     assert place.bodies("q") == place.client.hlen(shares) == 0
 
 
+def test_a_queue_whose_row_is_damaged_has_its_groups_back(place: Place, ps: Penstock, q: Queue) -> None:
+    for name in ("se*[c]:ond", "third"):
+        q.create_group(name)
+    fill(q, 1000)
+    held = q.lease(10, group="se*[c]:ond")
+    q.lease(10, group="first")
+    place.client.hset(place.keys.queues, "q", b"nonsense")
+    other = place.open(2)
+    assert "row" in other.check().counts
+    mended = other.check(repair=True)
+    assert mended.ok, mended
+    assert [one.name for one in other.queue("q").groups()] == ["first", "se*[c]:ond", "third"]
+    assert all(outcome.ok for outcome in other.queue("q").ack(receipts(held)))
+    assert len(worked(other.queue("q"), "se*[c]:ond")) == 990
+    assert len(worked(other.queue("q"), "third")) == 1000
+
+
 def test_an_entry_goes_when_the_last_group_has_acked_it(place: Place, ps: Penstock, q: Queue) -> None:
     q.create_group("second")
     fill(q, 1000)

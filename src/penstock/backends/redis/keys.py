@@ -72,6 +72,17 @@ class Keys:
             for part in OF_STREAM
         )
 
+    def further_lines(self, name: str) -> bytes:
+        """What the counters of all lines of a queue's further groups are like, for SCAN."""
+        start = self._prefix + b"{" + escaped(name) + b"}:g:"
+        return re.sub(rb"([][*?\\])", rb"\\\1", start) + b"*:c"
+
+    def group_of(self, name: str, counters: bytes) -> str:
+        """The group whose counters have this key."""
+        start = self._prefix + b"{" + escaped(name) + b"}:g:"
+        raw = counters.removeprefix(start).removesuffix(b":c")
+        return re.sub(rb"%([0-9A-F]{2})", lambda found: bytes((int(found[1], 16),)), raw).decode()
+
     def stream_name(self, queue: str) -> str:
         return self._stream_names.get(queue, "")
 

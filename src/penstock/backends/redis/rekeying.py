@@ -227,7 +227,7 @@ class Rekeying:
         if row.part == _WORLDS:
             names = [name.decode() for name in self._engine.server.command("HKEYS", keys.worlds)]
             return self._named(row, names, lambda name: self._count(row, self._copying.world(name, renewing)))
-        names = [line for name, one in self._engine.all_queues().items() for line in _lines(name, one)]
+        names = [line for name, one in self._engine.every_queue().items() for line in _lines(name, one)]
         return self._named(row, names, lambda name: self._queue(row, name, renewing))
 
     def _named(self, row: RekeyRow, names: Sequence[str], act: Callable[[str], bool]) -> bool:

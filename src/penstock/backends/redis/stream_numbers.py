@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import msgspec
 
 from penstock.backends.redis.engine import Engine, Known
 from penstock.backends.redis.stream_keeping import StreamKeeping
-from penstock.errors import QueueNotFound, StorageError
+from penstock.errors import PenstockError
 
 
 class StreamNumbers(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,22 +58,28 @@ class StreamNumbering:
 
     def reasons(self) -> Iterator[str]:
         """What is wrong with streams; one sentence each."""
-        max_lag = self._engine.server.settings.health.max_lag
-        for name in self._engine.all_queues():
-            try:
-                found = self.of_groups(name)
-            except (QueueNotFound, StorageError):
-                continue  # Deleted meanwhile; what is damaged is told by others.
-            for one in found:
-                if one.lag > max_lag:
-                    yield (
-                        f"queue {name!r}: {one.lag} messages wait for group {one.group!r:.60}; "
-                        f"health.max_lag is {max_lag}"
-                    )
-            own = found[0]
+        for own in (groups[0] for groups in self._all()):
             kept = own.length - own.done
             if own.max_length is not None and kept >= own.max_length:
                 yield (
-                    f"queue {name!r}: {kept} entries are not done, max_length is {own.max_length}; "
+                    f"queue {own.queue!r}: {kept} entries are not done, max_length is {own.max_length}; "
                     "nothing of them is dropped"
                 )
+
+    def totals(self) -> tuple[int, int]:
+        """Entries of all streams, and what waits for the group that is farthest behind."""
+        length = lag = 0
+        for groups in self._all():
+            length += groups[0].length
+            lag = max(lag, *(one.lag for one in groups), 0)
+        return length, lag
+
+    def _all(self) -> Iterator[list[StreamNumbers]]:
+        """Of each queue; nothing where the server does not answer, which others tell."""
+        try:
+            names = list(self._engine.all_queues())
+        except PenstockError:
+            return
+        for name in names:
+            with contextlib.suppress(PenstockError):  # Deleted meanwhile, or damaged.
+                yield self.of_groups(name)

@@ -101,6 +101,10 @@ class StreamsBackend(RedisBackend):
         """The same for each of its groups, that of the own line first."""
         return self._numbering.of_groups(queue)
 
+    def extra_health(self) -> dict[str, int]:
+        length, lag = self._numbering.totals()
+        return {"stream_length": length, "consumer_lag": lag}
+
     def _own_reasons(self) -> Iterable[str]:
         return self._numbering.reasons()
 

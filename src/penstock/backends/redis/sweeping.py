@@ -71,7 +71,7 @@ class Sweeping:
         self._cursor = int(found[0])
         done = 0
         for raw, _ in pairs(found[1]):
-            name = raw.decode()
+            name = raw.decode(errors="replace")
             done += self._queue(name, budget - done)
             if self._streams is not None and self._streams.is_due(name):
                 done += self._tidy_stream(name, budget - done)
