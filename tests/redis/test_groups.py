@@ -164,6 +164,18 @@ def test_lost_answers_of_groups_do_nothing_twice(
     assert place.bodies("q") == 0
 
 
+def test_receipts_of_a_group_that_others_made_meanwhile_are_known(
+    place: Place, ps: Penstock, q: Queue
+) -> None:
+    fill(q, 1000)
+    mine = q.lease(2, group="first")  # One group is known here.
+    theirs = place.open(2).queue("q").lease(2, group="second")
+    mixed = [mine[0].receipt, theirs[0].receipt, "nonsense", mine[0].receipt]
+    assert [outcome.ok for outcome in q.ack(mixed)] == [True, True, False, False]
+    assert [outcome.ok for outcome in q.nack([theirs[1].receipt, mine[1].receipt])] == [True, True]
+    assert ps.check().ok
+
+
 def test_a_batch_of_slices_reaches_a_group_that_came_between_them(
     place: Place, ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,7 +24,7 @@ from penstock.backends.redis.engine import (
     QueueRow,
 )
 from penstock.errors import InvalidMessage, QueueNotFound
-from penstock.message import Outcome, checked_name, parse_receipt
+from penstock.message import OK, Outcome, checked_name, parse_receipt
 
 DEFAULT = "default"
 MOST_GROUPS = 16
@@ -159,23 +159,33 @@ class Groups:
         self, queue: str, receipts: Sequence[str], act: Callable[[str, Sequence[str]], list[Outcome]]
     ) -> list[Outcome]:
         """Act on receipts where they belong: each names its group by a number."""
-        known = self._engine.queue(queue)
+        groups = self._engine.queue(queue).groups
         if BETWEEN in queue:
             return act(queue, receipts)
-        numbers = {_number(receipt) for receipt in receipts}
-        if numbers - {one.number for one in known.groups} - {None}:
-            self._engine.forget(queue)  # Perhaps of a group that came since.
-            known = self._engine.queue(queue)
-        if len(known.groups) < 2:
-            return act(queue, receipts)
-        lines = {one.number: queue + BETWEEN + one.name for one in known.groups}
+        if len(groups) < 2:
+            # By far the most: all of the own line. What is not may be of a group that came since.
+            outcomes = act(queue, receipts)
+            strange = [
+                at for at, one in enumerate(outcomes) if not one.ok and not _is_of(groups, receipts[at])
+            ]
+            if strange:
+                self._engine.forget(queue)
+        else:
+            outcomes, strange = [OK] * len(receipts), list(range(len(receipts)))
+        lines = {one.number: queue + BETWEEN + one.name for one in self._engine.queue(queue).groups}
         places: dict[str, list[int]] = {}
-        for place, receipt in enumerate(receipts):
-            places.setdefault(lines.get(_number(receipt) or -1, queue), []).append(place)
-        outcomes: dict[int, Outcome] = {}
+        for at in strange:
+            places.setdefault(lines.get(_number(receipts[at]) or -1, queue), []).append(at)
         for address, some in places.items():
-            outcomes |= zip(some, act(address, [receipts[place] for place in some]), strict=True)
-        return [outcomes[place] for place in range(len(receipts))]
+            for at, outcome in zip(some, act(address, [receipts[at] for at in some]), strict=True):
+                outcomes[at] = outcome
+        return outcomes
+
+
+def _is_of(groups: Sequence[GroupRow], receipt: object) -> bool:
+    """Whether a receipt is of one of these groups, or none at all."""
+    number = _number(receipt)
+    return number is None or any(one.number == number for one in groups)
 
 
 def _find(groups: Sequence[GroupRow], name: str) -> GroupRow | None:
