@@ -110,9 +110,10 @@ class Enqueuer:
         for m, low, order_ns in zip(messages, count(first_low), count(first_ns), strict=False):
             try:
                 # By far the most are plain: nothing to them but payload, headers and where they belong.
+                raw, given, same = m.payload, m.fairness_key, m.priority is priority and m.weight is weight
                 plain = (
-                    type(m.payload) is bytes
-                    and len(m.payload) <= MAX_PAYLOAD_BYTES
+                    type(raw) is bytes
+                    and len(raw) <= MAX_PAYLOAD_BYTES
                     and type(m.headers) is dict
                     and m.throttle_keys is _NO_KEYS
                     and m.delay_s is _NO_DELAY
@@ -120,7 +121,6 @@ class Enqueuer:
                     and m.dedup_id is None
                     and m.id is None
                 )
-                given, same = m.fairness_key, m.priority is priority and m.weight is weight
                 if plain and not (given is fairness_key and same):
                     shape = shapes.get(given) if same and type(given) is str else None
                     if shape is None:
@@ -133,9 +133,9 @@ class Enqueuer:
                 if plain:
                     raw_id = high + low_raw
                     rest_of_head = self._tail(m) if m.headers else tail
-                    body = head + order_raw + rest_of_head + m.payload
-                    if len(m.payload) > over_bytes:
-                        body = compact_body(body, len(m.payload))
+                    body = head + order_raw + rest_of_head + raw
+                    if len(raw) > over_bytes:
+                        body = compact_body(body, len(raw))
                     put(body_prefix + low_raw, body, bodies)
                     key = key_prefix + order_raw + raw_id
                     put(key, value, ready)
@@ -143,8 +143,8 @@ class Enqueuer:
                     if len(body) > kept_bytes:
                         rows.append((key, value, None, None))
                     else:
-                        whole = not m.headers and len(m.payload) <= kept_bytes  # A body may be compressed.
-                        rows.append((key, value, m.payload, now_ns) if whole else (key, value, body, None))
+                        whole = not m.headers and len(raw) <= kept_bytes  # A body may be compressed.
+                        rows.append((key, value, raw, now_ns) if whole else (key, value, body, None))
                     results.append(EnqueueResult(text + low_raw.hex()))
                 else:
                     results.append(rest.enqueue(m, high + low_raw, order_ns))

@@ -106,20 +106,23 @@ def _grant(
     granted: list[Granted] = []
     rows: list[Row] = []
     expired: list[bytes] = []
+    known, has_row, expiry, weight = b"", 0, NO_TIME, b""
     for (lane, (key, value, _, _)), body in zip(taken, bodies, strict=True):
         delete(key, ready_space)
         raw_id, attempt, expires_at_ns = key[-16:], 1, 0
-        if value[1]:
+        if value is not known:  # Rows that were enqueued alike have one object for it.
+            known, has_row, expiry, weight = value, value[1], value[8:16], value[2:4]
+        if has_row:
             delete(keys.state(q.qid, StateCode.READY, raw_id), state_space)
             attempt = from_bytes(value[4:8], "big") + 1
-        if value[8:16] != NO_TIME:
-            expires_at_ns = from_bytes(value[8:16], "big")
+        if expiry != NO_TIME:
+            expires_at_ns = from_bytes(expiry, "big")
             txn.delete_due(Due.TTL, expires_at_ns, q.qid, raw_id)
             if expires_at_ns <= txn.now_ns:
                 expired.append(raw_id)
                 continue
         # Order, expiry and weight are the ready row's own bytes.
-        order, expiry, weight, name = key[-24:-16], value[8:16], value[2:4], lane.lane
+        order, name = key[-24:-16], lane.lane
         row = pack(ROW_VERSION, attempt, seq, span, order, expiry, weight, len(name), consumer_bytes, 0)
         rows.append((raw_id, row + name + consumer_raw))
         granted.append((raw_id, seq, attempt, expires_at_ns, body, lane))
