@@ -24,7 +24,10 @@ T = TypeVar("T")
 NOT_FOUND, CHANGED, DONE, MORE = -1, -2, 0, 1
 #: Scripts that change messages: what they did is not done again.
 CHANGING = frozenset(
-    ("enqueue", "replace", "lease", "ack", "extend", "settle", "transfer", "purge", "revive")
+    (
+        *("enqueue", "replace", "lease", "ack", "extend", "settle", "transfer", "purge", "revive"),
+        *("depart", "departed", "arrive", "arrived"),
+    )
 )
 SERVERS_TIME = -1
 ROW_VERSION = b"\x01"
@@ -103,6 +106,8 @@ class Engine:
         self._calls = itertools.count()
         self._caller = os.urandom(8)
         self._acts = _Acts()
+        #: Carries out changes of queues that someone else began: of a cluster.
+        self.go_on: Callable[[], object] = lambda: None
         self._pid, self._forks = os.getpid(), len(_forks)
 
     # -- time and ids
@@ -179,7 +184,7 @@ class Engine:
         outer = self._acts.has_changed
         try:
             for attempt in range(MOST_CHANGES):
-                self._patience(attempt)
+                self.patience(attempt)
                 self._acts.has_changed = False
                 q = self.queue(name)
                 try:
@@ -192,9 +197,11 @@ class Engine:
             self._acts.has_changed = outer
         raise _restless(name)
 
-    def _patience(self, attempt: int) -> None:
+    def patience(self, attempt: int) -> None:
         if attempt > 2:
-            self.closed.wait(PATIENCE_S)  # A repair is at it.
+            self.closed.wait(PATIENCE_S)  # A repair is at it, or a transfer.
+        if attempt > 5:
+            self.go_on()
 
     def _as_they_are(self, queues: Sequence[Known]) -> list[int]:
         """What numbers their settings have by now; `QueueChanged` if one is another queue."""
@@ -224,7 +231,7 @@ class Engine:
                 return reply
             if not self._acts.has_changed:
                 raise QueueChanged(*(q.name for q in queues))
-            self._patience(attempt)
+            self.patience(attempt)
             changed = self._as_they_are(queues)
             attempt += 1
         raise _restless(queues[0].name)

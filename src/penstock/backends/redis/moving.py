@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
-from penstock.backends.burial import ORIGIN, revived
+from penstock.backends.burial import ORIGIN
 from penstock.backends.redis.engine import Engine, Known
 from penstock.backends.redis.looking import SLICE, Found, Looking
-from penstock.backends.redis.records import CODES, GONE, STATES, decode_state, stored_body
-from penstock.backends.redis.transferring import MOVED, REDRIVEN, Transfer, Transferring
+from penstock.backends.redis.records import CODES, GONE, STATES, decode_state
+from penstock.backends.redis.transferring import MOVED, REDRIVEN, Transfer, Transferring, as_arriving
 from penstock.codec.body import decode_body
 from penstock.errors import (
     InvalidMessage,
@@ -82,14 +80,15 @@ class Moving:
     def _move(self, q: Known, target: Known, ids: Sequence[bytes]) -> list[Outcome]:
         answers: dict[bytes, PenstockError | None] = {}
         left = list(dict.fromkeys(ids))
-        for _ in range(ROUNDS):
+        for attempt in range(ROUNDS):
+            self._engine.patience(attempt)
             transfers: list[Transfer] = []
             for raw_id, found in zip(left, self._looking.find(q, left), strict=True):
                 refusal = _why_not_moved(q, target, raw_id, found)
                 if refusal is not None or found is None:
                     answers[raw_id] = refusal
                 else:
-                    transfers.append(_moved(raw_id, found))
+                    transfers.append(as_arriving(MOVED, q.name, raw_id, *found))
             left = []
             replies = self._transferring.transfer(q, target, transfers, MOVED)
             for one, reply in zip(transfers, replies, strict=True):
@@ -166,18 +165,8 @@ class Moving:
             there = self._engine.queue(goal)
         except QueueNotFound:
             return 0  # Their origin is gone: they stay where they are.
-        transfers = [
-            Transfer(raw_id, record.seq, revived(stored_body(record, body)))
-            for raw_id, (record, body) in some
-        ]
+        transfers = [as_arriving(REDRIVEN, q.name, raw_id, record, body) for raw_id, (record, body) in some]
         return self._transferring.transfer(q, there, transfers, REDRIVEN).count(b"1")
-
-
-def _moved(raw_id: bytes, found: Found) -> Transfer:
-    record, raw = found
-    body = stored_body(record, raw)
-    expires_ns = 0 if record.code == DEAD else body.expires_at_ns
-    return Transfer(raw_id, record.seq, msgspec.structs.replace(revived(body), expires_at_ns=expires_ns))
 
 
 def _why_not_moved(q: Known, target: Known, raw_id: bytes, found: Found | None) -> PenstockError | None:

@@ -39,7 +39,5 @@ def open_lists(
 
 def _check(settings: RedisSettings) -> None:
     """Nothing that was asked for is left out in silence."""
-    refused = {"a cluster": settings.cluster, "encryption": settings.encryption.enabled}
-    for what, asked in refused.items():
-        if asked:
-            raise InvalidConfig(f"{settings.url}: {what} is not part of this version of the Redis backend")
+    if settings.encryption.enabled:
+        raise InvalidConfig(f"{settings.url}: encryption is not part of this version of the Redis backend")

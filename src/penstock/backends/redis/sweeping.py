@@ -10,6 +10,7 @@ from penstock.backends.redis.connecting import pairs
 from penstock.backends.redis.engine import Engine, Known, QueueChanged
 from penstock.backends.redis.records import decode_state
 from penstock.backends.redis.settling import Settling
+from penstock.backends.redis.transferring import Transferring
 from penstock.backends.redis.worlds import Worlds
 from penstock.errors import PenstockError, QueueNotFound, StorageError, StorageFull
 
@@ -27,9 +28,12 @@ WORLD_FRAMES = 100
 class Sweeping:
     """Sweeps one store."""
 
-    def __init__(self, engine: Engine, settling: Settling, worlds: Worlds) -> None:
+    def __init__(
+        self, engine: Engine, settling: Settling, worlds: Worlds, transferring: Transferring
+    ) -> None:
         self._engine = engine
         self._settling = settling
+        self._transferring = transferring
         self._worlds = worlds
         self._last = ""
         self._cursor = 0
@@ -38,6 +42,7 @@ class Sweeping:
 
     def sweep(self, budget: int) -> int:
         """Up to so many slices, beginning behind the queue that the last one ended with."""
+        self._engine.go_on()
         names = list(self._engine.all_queues())
         order = [*(n for n in names if n > self._last), *(n for n in names if n <= self._last)]
         done = 0
@@ -50,6 +55,7 @@ class Sweeping:
 
     def tidy(self, budget: int) -> int:
         """The same for the next few queues alone: however many there are, a round costs the same."""
+        self._engine.go_on()
         found = self._engine.server.command(
             "HSCAN", self._engine.keys.queues, self._cursor, "COUNT", QUEUES_PER_ROUND
         )
@@ -106,7 +112,11 @@ class Sweeping:
         ended = [(raw_id, decode_state(raw)) for raw_id, raw in zip(reply[3], reply[4], strict=True)]
         if ended:
             self._settling.release(q, ended)
-        return bool(reply[2] or ended)
+        for transfer in reply[5]:
+            self._transferring.resume(q, transfer)
+        for transfer in reply[6]:
+            self._transferring.forget(q, transfer)
+        return bool(reply[2] or ended or reply[5])
 
 
 class Housekeeper(threading.Thread):

@@ -6,11 +6,14 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
+from penstock.backends.burial import buried, revived
 from penstock.backends.redis.connecting import Arg
 from penstock.backends.redis.engine import Engine, Known
-from penstock.backends.redis.records import BURIED, lane, level_of
+from penstock.backends.redis.records import BURIED, CODES, StateRecord, lane, level_of, stored_body
 from penstock.codec.body import Body, encode_body
-from penstock.message import DEFAULT_PRIORITY
+from penstock.message import DEFAULT_PRIORITY, State
 
 DEAD, REDRIVEN, MOVED = 8, 9, 10
 _ROW = struct.Struct(">QQ")
@@ -28,42 +31,87 @@ class Transfer(NamedTuple):
     reason: str = ""
 
 
+class Parcel(NamedTuple):
+    """A message as the target stores it."""
+
+    transfer: Transfer
+    line: bytes
+    body: bytes
+
+
+def as_arriving(
+    kind: int, queue: str, raw_id: bytes, record: StateRecord, raw: bytes, reason: str = ""
+) -> Transfer:
+    """What a message of a queue becomes in another one."""
+    body = stored_body(record, raw)
+    if kind == DEAD:
+        body = buried(body, queue, record.attempts, reason or record.reason)
+    elif kind == REDRIVEN:
+        body = revived(body)
+    else:
+        expires_ns = 0 if record.code == CODES[State.DEAD] else body.expires_at_ns
+        body = msgspec.structs.replace(revived(body), expires_at_ns=expires_ns)
+    return Transfer(raw_id, record.seq, body, reason)
+
+
 class Transferring:
-    """Transfers between the queues of one store."""
+    """Transfers between the queues of one store: on one server, each batch is one script."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def bury(self, q: Known, target: Known, transfers: Sequence[Transfer]) -> list[bytes]:
-        return self.transfer(q, target, transfers, DEAD, BURIED)
-
-    def transfer(
-        self, q: Known, target: Known, transfers: Sequence[Transfer], kind: int, flags: int = 0
-    ) -> list[bytes]:
+    def transfer(self, q: Known, target: Known, transfers: Sequence[Transfer], kind: int) -> list[bytes]:
         """For each '1' if it went, '0' if it is not as it was, '2' if the target has its id."""
         answers: list[bytes] = []
-        rows: list[bytes] = []
-        sent: list[Arg] = []
+        parcels: list[Parcel] = []
         size = 0
-
-        def flush() -> None:
-            head: list[Arg] = [kind, q.name.encode(), target.name.encode(), bytes((flags,)), b"".join(rows)]
-            reply = self._engine.run("transfer", [q, target], *head, *sent)
-            answers.extend(reply[2][i : i + 1] for i in range(len(reply[2])))
-
         for one in transfers:
-            body = encode_body(_without_times(one.body), target.compress_over_bytes)
-            if rows and (len(rows) == MOST or size + len(body) > MOST_BYTES):
-                flush()
-                rows, sent, size = [], [], 0
-            rows.append(_ROW.pack(one.seq, one.body.expires_at_ns // 1000))
-            priority = DEFAULT_PRIORITY if target.settings.fifo else one.body.priority
-            line = lane(level_of(priority), one.body.fairness_key.encode())
-            sent += (one.raw_id, line, body, one.reason.encode())
-            size += len(body)
-        if rows:
-            flush()
+            parcel = packed(target, one)
+            if parcels and (len(parcels) == MOST or size + len(parcel.body) > MOST_BYTES):
+                answers += self._send(q, target, kind, parcels)
+                parcels, size = [], 0
+            parcels.append(parcel)
+            size += len(parcel.body)
+        if parcels:
+            answers += self._send(q, target, kind, parcels)
         return answers
+
+    def _send(self, q: Known, target: Known, kind: int, parcels: Sequence[Parcel]) -> list[bytes]:
+        rows = [_ROW.pack(one.transfer.seq, one.transfer.body.expires_at_ns // 1000) for one in parcels]
+        head: list[Arg] = [
+            kind, q.name.encode(), target.name.encode(), bytes((flags_of(kind),)), b"".join(rows)
+        ]  # fmt: skip
+        reply = self._engine.run("transfer", [q, target], *head, *contents(parcels))
+        return [reply[2][i : i + 1] for i in range(len(reply[2]))]
+
+    # -- what was interrupted: on one server, nothing ever is
+
+    def resume(self, q: Known, transfer: bytes) -> None:
+        """Go on with a transfer that started from this queue."""
+
+    def resume_all(self, q: Known) -> None:
+        """Go on with all of them."""
+
+    def forget(self, q: Known, transfer: bytes) -> None:
+        """A transfer that arrived in this queue need not be remembered if it is over where it came from."""
+
+
+def flags_of(kind: int) -> int:
+    return BURIED if kind == DEAD else 0
+
+
+def packed(target: Known, one: Transfer) -> Parcel:
+    priority = DEFAULT_PRIORITY if target.settings.fifo else one.body.priority
+    line = lane(level_of(priority), one.body.fairness_key.encode())
+    return Parcel(one, line, encode_body(_without_times(one.body), target.compress_over_bytes))
+
+
+def contents(parcels: Sequence[Parcel]) -> list[Arg]:
+    """Id, lane, body and reason of each."""
+    out: list[Arg] = []
+    for one in parcels:
+        out += (one.transfer.raw_id, one.line, one.body, one.transfer.reason.encode())
+    return out
 
 
 def _without_times(body: Body) -> Body:
