@@ -54,7 +54,7 @@ class Place:
         self._opened.append(ps)
         return ps
 
-    def keys(self) -> set[bytes]:
+    def stored(self) -> set[bytes]:
         """All keys of the store, of all masters."""
         found: set[bytes] = set()
         for master in self.cluster.masters:

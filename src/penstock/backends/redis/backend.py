@@ -48,6 +48,7 @@ from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import CODES
 from penstock.backends.redis.sending import Sending
 from penstock.backends.redis.settling import Settling
+from penstock.backends.redis.shards import shard_reasons
 from penstock.backends.redis.sweeping import Housekeeper, Sweeping
 from penstock.backends.redis.transferring import Transferring
 from penstock.backends.redis.user_state import UserState
@@ -299,8 +300,10 @@ class RedisBackend:
     def health(self) -> BackendHealth:
         if self._engine.closed.is_set():
             return BackendHealth("unhealthy", ["the store is closed"])
+        found: list[str] = []
         try:
-            found = [
+            found += shard_reasons(self._server)
+            found += [
                 *loss_reasons(self._server, self._durability),
                 *self._channel_reasons,
                 *reasons(self._engine, self._numbers),
@@ -308,7 +311,7 @@ class RedisBackend:
                 *self._hooking.reasons(),
             ]
         except (BackendUnavailable, Unauthorized) as error:
-            return BackendHealth("unhealthy", [str(error)])
+            return BackendHealth("unhealthy", [*found, str(error)])
         return BackendHealth("degraded" if found else "healthy", found)
 
     def metrics(self) -> BackendMetrics:

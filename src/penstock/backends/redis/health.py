@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.backends.redis.connecting import Server, pairs
@@ -19,6 +19,8 @@ _MODES = {"always": "sync", "everysec": "interval", "no": "os"}
 UNKNOWN = "unknown"
 #: No log at all.
 NONE = "none"
+#: What a server does not say counts as nothing.
+WEAKEST_FIRST = (UNKNOWN, NONE, "os", "interval", "sync")
 #: Of fewer calls in the last minutes than this, one slow one in a hundred says nothing.
 JUDGED_CALLS = 100
 CANNOT_PUBLISH = (
@@ -28,11 +30,15 @@ CANNOT_PUBLISH = (
 
 
 def durability_of(server: Server) -> str:
-    """sync, interval or os; none without a log, `unknown` where the server does not say."""
+    """sync, interval or os; none without a log, `unknown` where one does not say. Of several, the weakest."""
     try:
-        found = _settings(server.command("CONFIG", "GET", "append*"))
+        told = [_settings(raw) for raw in server.everywhere("CONFIG", "GET", "append*")]
     except PenstockError:
         return UNKNOWN
+    return min(map(_mode, told), key=WEAKEST_FIRST.index)
+
+
+def _mode(found: Mapping[str, str]) -> str:
     if found.get("appendonly") != "yes":
         return NONE
     return _MODES.get(found.get("appendfsync", ""), UNKNOWN)

@@ -4,11 +4,11 @@
 --   c counters    m bodies     s states      z ready       o heads       d delayed    l leased
 --   g done        y dead       t ttl         u dedup times p dedup ids   h held       j journal
 --   b blocked     k in flight  a buried      w cursors     x rates       i calls      v departures
---   r arrivals    f0-f9 flows by level
+--   n arrivals    f0-f9 flows by level
 -- ARGV[1] is the time in microseconds, -1 for the server's own; ARGV[2] a call's id, and '1' if it is sent again.
 local call, sub, byte, concat = redis.call, string.sub, string.byte, table.concat
 local pack, unpacked = struct.pack, struct.unpack
-local C, M, S, Z, O, D, L, G, Y, T, U, P, H, J, B, K, A, W, X, I, V, R, F =
+local C, M, S, Z, O, D, L, G, Y, T, U, P, H, J, B, K, A, W, X, I, V, N, F =
   1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23
 -- Places in the record of counters.
 local VERSION, SETTINGS, SEQ, ORDER, DELAYED, LEASED, DONE, DEAD, HELD = 1, 2, 3, 4, 5, 6, 7, 8, 9

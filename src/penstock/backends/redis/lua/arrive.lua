@@ -1,4 +1,4 @@
--- Messages of another queue of a cluster arrive. Touches c m s z o d t h j k b a x i r f0-f9 of one queue.
+-- Messages of another queue of a cluster arrive. Touches c m s z o d t h j k b a x i n f0-f9 of one queue.
 -- ARGV: 3 settings, 4 transfer, 5 number of the queue that they come from (4), 6 its name, 7 flags of the new records,
 -- 8 rows; then id, lane, body and reason of each. A row: when it becomes visible, 0 for at once (8), expiry (8), when it
 -- was enqueued (8), weight (2).
@@ -7,7 +7,7 @@
 local q, no = open(0, 3)
 if not q then return no end
 local c, transfer, flags, rows, n = q.c, ARGV[4], ARGV[7], ARGV[8], (#ARGV - 8) / 4
-local before = call('HGET', KEYS[R], transfer)
+local before = call('HGET', KEYS[N], transfer)
 if before then
   return {DONE_NOW, now, sub(before, 15, 14 + byte(before, 13) * 256 + byte(before, 14))}
 end
@@ -46,7 +46,7 @@ if #came_ids > 0 then
   record(q, 1, #came_ids, concat(came_ids), 0, column(dues, 8), '', reasons, ARGV[6])
   rate(q, 'e', #came_ids)
 end
-call('HSET', KEYS[R], transfer, now8 .. ARGV[5] .. pack('>I2', #answer) .. answer .. ARGV[6])
+call('HSET', KEYS[N], transfer, now8 .. ARGV[5] .. pack('>I2', #answer) .. answer .. ARGV[6])
 close(q)
 tell(q)
 return {DONE_NOW, now, answer}
