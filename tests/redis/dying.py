@@ -33,7 +33,7 @@ def die_after(name: str, nth: int) -> None:
 
 
 def move(ps: penstock.Penstock) -> None:
-    ps.queue("work").move(ids(ps.queue("work").iter()), target="other")
+    ps.queue("work").move(ids(ps.queue("work").iter()), target="spare")
 
 
 def bury(ps: penstock.Penstock) -> None:
@@ -42,7 +42,7 @@ def bury(ps: penstock.Penstock) -> None:
 
 
 def redrive(ps: penstock.Penstock) -> None:
-    ps.queue("work").redrive(target="other")
+    ps.queue("work").redrive(target="spare")
 
 
 def create(ps: penstock.Penstock) -> None:
@@ -54,7 +54,7 @@ def update(ps: penstock.Penstock) -> None:
 
 
 def delete(ps: penstock.Penstock) -> None:
-    ps.delete_queue("other")
+    ps.delete_queue("spare")
 
 
 def replace(ps: penstock.Penstock) -> None:

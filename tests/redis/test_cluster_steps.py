@@ -47,7 +47,7 @@ def die(place: Place, what: str, step: str, nth: int = 1) -> None:
 def stocked(ps: Penstock, what: str) -> list[str]:
     """Queues on three masters; messages that the operation is about, in all states that it takes."""
     ps.create_queue("dead")
-    ps.create_queue("other")
+    ps.create_queue("spare")
     q = ps.create_queue("work", dead_letter="dead" if what == "bury" else None, max_attempts=1)
     if what == "redrive":
         return [bury(q, b"%d" % n) for n in range(7)]
@@ -76,7 +76,7 @@ def test_a_transfer_is_finished_by_others_at_whatever_step_it_stopped(
 ) -> None:
     ps = place.open()
     found = stocked(ps, what)
-    work, target = ps.queue("work"), ps.queue("dead" if what == "bury" else "other")
+    work, target = ps.queue("work"), ps.queue("dead" if what == "bury" else "spare")
     die(place, what, step)
     assert work.length() + work.stats().dead + target.length() >= len(found)
     place.clock.advance(FORSAKEN_S)
@@ -119,9 +119,9 @@ def test_when_the_target_is_gone_or_another_they_are_put_back_as_they_were(
     before = [message for state in ("ready", "delayed", "dead") for message in work.list(state).items]
     events = read_events(work)
     die(place, what, step)
-    ps.delete_queue("other")
+    ps.delete_queue("spare")
     if again:
-        ps.create_queue("other")
+        ps.create_queue("spare")
     place.clock.advance(FORSAKEN_S)
     sweep_all(ps)
     after = [message for state in ("ready", "delayed", "dead") for message in work.list(state).items]
@@ -140,8 +140,8 @@ def test_when_the_source_is_deleted_what_has_arrived_stays_and_nothing_is_rememb
     ps.delete_queue("work")
     place.clock.advance(61)
     sweep_all(ps)
-    target = ps.queue("other")
-    assert held_by(target) == {"other": Counter(found)}
+    target = ps.queue("spare")
+    assert held_by(target) == {"spare": Counter(found)}
     prove(ps, target)
     assert not [key for key in place.stored() if b"{work}" in key or key.endswith(b":n")]
 
@@ -159,13 +159,13 @@ def test_someone_who_was_held_up_does_not_do_again_what_others_have_finished(
             place.clock.advance(FORSAKEN_S)
             sweep_all(other)
             place.clock.advance(500)
-            assert len(drain(other.queue("other"))) == len(found)
+            assert len(drain(other.queue("spare"))) == len(found)
         return run(self, script, *args, **options)
 
     monkeypatch.setattr(Server, "run", held_up)
-    assert errors(one.queue("work").move(found, target="other")) == [None] * len(found)
-    assert held_by(one.queue("work"), one.queue("other")) == {"work": Counter(), "other": Counter()}
-    prove(one, one.queue("work"), one.queue("other"))
+    assert errors(one.queue("work").move(found, target="spare")) == [None] * len(found)
+    assert held_by(one.queue("work"), one.queue("spare")) == {"work": Counter(), "spare": Counter()}
+    prove(one, one.queue("work"), one.queue("spare"))
 
 
 def test_what_is_on_its_way_is_shown_where_it_was_and_left_alone(place: Place) -> None:
@@ -202,8 +202,8 @@ def test_check_tells_of_a_transfer_that_nobody_goes_on_with_and_a_repair_does(pl
         0,
         {"transfers carried out"},
     )
-    assert held_by(ps.queue("work"), ps.queue("other")) == {"work": Counter(), "other": Counter(found)}
-    prove(ps, ps.queue("work"), ps.queue("other"))
+    assert held_by(ps.queue("work"), ps.queue("spare")) == {"work": Counter(), "spare": Counter(found)}
+    prove(ps, ps.queue("work"), ps.queue("spare"))
 
 
 def key_of(place: Place, queue: str, part: str) -> tuple[Any, bytes]:
@@ -237,7 +237,7 @@ def test_a_queue_is_repaired_while_some_of_it_is_on_its_way(place: Place, step: 
     assert ps.reindex().ok
     place.clock.advance(FORSAKEN_S)
     sweep_all(ps)
-    assert held_by(ps.queue("work"), ps.queue("other")) == {"work": Counter(), "other": Counter(found)}
+    assert held_by(ps.queue("work"), ps.queue("spare")) == {"work": Counter(), "spare": Counter(found)}
     assert ps.check().ok
 
 
@@ -270,12 +270,12 @@ def test_a_change_of_queues_is_all_or_nothing_and_finished_by_others(
 ) -> None:
     ps = place.open()
     found = stocked(ps, "move")
-    ps.queue("other").enqueue(b"stays")
+    ps.queue("spare").enqueue(b"stays")
     before = shown(ps)
     after = {
         "create": sorted([*before, ("new", 7.0)]),
         "update": before,
-        "delete": [one for one in before if one[0] != "other"],
+        "delete": [one for one in before if one[0] != "spare"],
         "replace": [("dead", 5.0), ("new", 30.0), ("work", 5.0)],
     }[what]
     die(place, what, step, nth)
