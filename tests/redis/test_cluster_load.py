@@ -158,7 +158,8 @@ def test_a_master_that_is_killed_takes_nothing_with_it_that_a_replica_has_confir
 def all_follow(cluster: RunningCluster) -> bool:
     """Whether every master has a replica again, whichever of them is what by now."""
     roles = [server.do("ROLE") for server in cluster.servers]
-    return sum(role[0] == b"slave" and role[3] == b"connected" for role in roles) == len(cluster.replicas)
+    following = [role for role in roles if role[0] == b"slave" and role[3] == b"connected"]
+    return len(following) == len(cluster.replicas)
 
 
 def reshard(cluster: RunningCluster, slot: int, source: RunningServer, target: RunningServer) -> None:
