@@ -15,20 +15,28 @@ from penstock.config import from_url
 from penstock.testing.background import Background
 from penstock.testing.folding import prove_journal, read_events
 from penstock.testing.harness import drain, take_one
-from tests.redis.servers import HOST, RunningServer, running, running_cluster, wait_until
+from tests.redis.servers import (
+    HOST,
+    RunningServer,
+    packaged_redis,
+    packaged_valkey,
+    running,
+    running_cluster,
+    wait_until,
+)
 
 pytestmark = pytest.mark.xdist_group("redis-replicas")
 
 Pair = tuple[RunningServer, RunningServer]
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+@pytest.fixture(scope="module", params=[packaged_redis(), packaged_valkey()], ids=repr)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """A server and its replica."""
     folder, options = tmp_path_factory.mktemp("pair"), {"repl-diskless-sync-delay": "0"}
     with (
-        running(folder / "master", options=options) as master,
-        running(folder / "replica", options=options) as replica,
+        running(folder / "master", request.param, options=options) as master,
+        running(folder / "replica", request.param, options=options) as replica,
     ):
         replica.do("REPLICAOF", HOST, master.port)
         assert wait_until(lambda: master.do("WAIT", 1, 100) == 1)

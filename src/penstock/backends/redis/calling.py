@@ -18,8 +18,6 @@ from penstock.redis_settings import RedisSettings
 MAX_REDIRECTIONS = 16
 #: While a slot moves, calls of several of its keys are put off: so long that is waited for.
 MOVING_S = 30.0
-#: What a call that is sent again writes beside its key, so that replicas have something new to confirm.
-MARK, MARK_MS = b":w", 60_000
 #: A script whose answer got lost is sent again for so long: servers recognise it for a minute.
 RECOGNISED_S = 45.0
 
@@ -169,11 +167,8 @@ class Sender:
     ) -> Exception | None:
         """Send the calls and hear their answers; those without one may have been done all the same."""
         trouble: Exception | None = None
-        commands = [c for call in calls for c in _with_asking(call.command(), asking)]
+        commands = [c for call in calls for c in _with_asking(call, asking)]
         confirmed = [call for call in calls if call.is_confirmed and self._settings.min_replicas]
-        marks = [call.key + MARK for call in confirmed if call.is_sent and call.key is not None]
-        for key in marks:
-            commands += _with_asking(("SET", key, "", "PX", MARK_MS), asking)
         if confirmed:
             wait_ms = max(1, round(self._settings.replica_timeout_s * 1000))
             commands.append(("WAIT", self._settings.min_replicas, wait_ms))
@@ -189,8 +184,6 @@ class Sender:
                 waiting.pop()
                 trouble = self._take(call, reply, node) or trouble
             if confirmed:
-                for _ in range(len(marks) * (2 if asking else 1)):
-                    self._answer(connection)
                 problem = self._confirmation(connection)
                 confirmed = confirmed if problem else []
                 trouble = problem or trouble
@@ -202,7 +195,11 @@ class Sender:
         return trouble
 
     def _confirmation(self, connection: driver.AnyConnection) -> Exception | None:
-        """The answer to WAIT, which is of this connection alone; an error if too few replicas have it."""
+        """The answer to WAIT; an error if too few replicas have what this server had done by then.
+
+        Servers count from the last command of the connection, whether it wrote or not: a call that was done
+        before, and is recognised, is confirmed only when replicas have it.
+        """
         wanted = self._settings.min_replicas
         have = self._answer(connection, (self._read_timeout_s or 0.0) + self._settings.replica_timeout_s)
         if isinstance(have, driver.ResponseError):
@@ -294,8 +291,8 @@ def delay_s(settings: RedisSettings, attempts: int, rng: random.Random) -> float
     return longest * (0.5 + rng.random() / 2)
 
 
-def _with_asking(command: Sequence[Arg], asking: bool) -> list[Sequence[Arg]]:
-    return [("ASKING",), command] if asking else [command]
+def _with_asking(call: Call, asking: bool) -> list[Sequence[Arg]]:
+    return [("ASKING",), call.command()] if asking else [call.command()]
 
 
 SENT_IN_CIRCLES = driver.ConnectionError("its servers send calls from one to the other and back")
