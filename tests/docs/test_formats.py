@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock import Entry, ManualClock
-from penstock.backends import bulk
+from penstock.backends import bulk, unlocking
 from penstock.backends.embedded import (
     buckets,
     encryption,
@@ -158,7 +158,7 @@ def test_the_offsets_are_those_of_the_struct(heading: str, packed: struct.Struct
         ("world", worlds.World),
         ("cursor", rows.CursorRow),
         ("job", rows.Job),
-        ("keys", encryption.KeysRow),
+        ("keys", unlocking.KeysRow),
         ("rekey", encryption.RekeyRow),
         ("quarantine", quarantine.Kept),
         ("throttle", buckets.ThrottleRow),

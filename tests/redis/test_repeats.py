@@ -11,9 +11,9 @@ import pytest
 import penstock
 from penstock import Delivery, Entry, NewMessage
 from penstock.backends.redis import driver
-from penstock.backends.redis.connecting import Server
 from penstock.errors import BackendUnavailable, StorageError, StorageFull
 from tests.redis.clocks import SkippingClock
+from tests.redis.interrupting import after, server_of
 from tests.redis.stores import Place
 
 
@@ -24,12 +24,6 @@ def place() -> Iterator[Place]:
     place.close()
 
 
-def _server(ps: penstock.Penstock) -> Server:
-    backend: Any = ps._default
-    server: Server = backend._server
-    return server
-
-
 def _lose(
     monkeypatch: pytest.MonkeyPatch,
     ps: penstock.Penstock,
@@ -37,7 +31,7 @@ def _lose(
     meanwhile: Callable[[], object] = lambda: None,
 ) -> None:
     """A script is done, its answer is lost, and something happens before it is sent again."""
-    sender = _server(ps)._sender
+    sender = server_of(ps)._sender
     talk, lost = sender._talk, [False]
 
     def cut(connection: Any, node: Any, calls: Any, asking: bool) -> Any:
@@ -54,30 +48,12 @@ def _lose(
     monkeypatch.setattr(sender, "_talk", cut)
 
 
-def _after(
-    monkeypatch: pytest.MonkeyPatch, ps: penstock.Penstock, name: str, nth: int, act: Callable[[], object]
-) -> None:
-    """Act when this store has run a script so many times."""
-    server = _server(ps)
-    run, seen = server.run, [0]
-
-    def counted(script: Any, *args: Any, **more: Any) -> Any:
-        reply = run(script, *args, **more)
-        if script.name == name:
-            seen[0] += 1
-            if seen[0] == nth:
-                act()
-        return reply
-
-    monkeypatch.setattr(server, "run", counted)
-
-
 def test_a_batch_of_slices_is_stored_once_though_a_setting_changes_between_them(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ps, other = place.open(1), place.open(2)
     queue = ps.create_queue("q")
-    _after(monkeypatch, ps, "enqueue", 1, lambda: other.update_queue("q", max_attempts=7))
+    after(monkeypatch, ps, "enqueue", 1, lambda: other.update_queue("q", max_attempts=7))
     results = queue.enqueue_many([NewMessage(payload=b"x") for _ in range(1500)])
     assert all(one.ok and not one.duplicate for one in results)
     assert queue.stats().ready == 1500
@@ -90,10 +66,10 @@ def test_leases_and_acks_of_slices_go_on_though_a_setting_changes_between_them(
     ps, other = place.open(1), place.open(2)
     queue = ps.create_queue("q", max_attempts=1)
     queue.enqueue_many([NewMessage(payload=b"x") for _ in range(1500)])
-    _after(monkeypatch, ps, "lease", 1, lambda: other.update_queue("q", max_leased=5000))
+    after(monkeypatch, ps, "lease", 1, lambda: other.update_queue("q", max_leased=5000))
     deliveries = queue.lease(max_messages=1200)
     assert len(deliveries) == queue.stats().leased == 1200
-    _after(monkeypatch, ps, "ack", 1, lambda: other.update_queue("q", max_leased=6000))
+    after(monkeypatch, ps, "ack", 1, lambda: other.update_queue("q", max_leased=6000))
     assert all(one.ok for one in queue.ack([one.receipt for one in deliveries]))
     assert queue.length() == 300
 
@@ -104,7 +80,7 @@ def test_what_was_leased_is_handed_out_though_the_next_slice_fails(
     ps, other = place.open(1), place.open(2)
     queue = ps.create_queue("q")
     queue.enqueue_many([NewMessage(payload=b"x") for _ in range(1500)])
-    _after(monkeypatch, ps, "lease", 1, lambda: other.delete_queue("q"))
+    after(monkeypatch, ps, "lease", 1, lambda: other.delete_queue("q"))
     assert len(queue.lease(max_messages=1500)) == 1000
 
 
@@ -114,7 +90,7 @@ def test_a_move_of_slices_goes_on_though_a_setting_changes_between_them(
     ps, other = place.open(1), place.open(2)
     queue, target = ps.create_queue("q"), ps.create_queue("t")
     ids = [str(one.id) for one in queue.enqueue_many([NewMessage(payload=b"x") for _ in range(600)])]
-    _after(monkeypatch, ps, "transfer", 1, lambda: other.update_queue("t", max_leased=5000))
+    after(monkeypatch, ps, "transfer", 1, lambda: other.update_queue("t", max_leased=5000))
     assert all(one.ok for one in queue.move(ids, target="t"))
     assert (queue.length(), target.length()) == (0, 600)
 
@@ -130,7 +106,7 @@ def test_a_purge_spares_what_came_after_it_began_though_a_setting_changes(
         other.update_queue("q", max_attempts=9)
         other.queue("q").enqueue(b"new")
 
-    _after(monkeypatch, ps, "purge", 2, meanwhile)
+    after(monkeypatch, ps, "purge", 2, meanwhile)
     assert queue.purge() == 800
     assert queue.length() == 1
 
@@ -173,7 +149,7 @@ def test_what_had_failed_is_not_done_when_it_is_sent_again(
     other.queue("q").ack([first])
     _lose(monkeypatch, ps, "ack")
     assert [one.ok for one in queue.ack([first, second])] == [False, True]
-    _after(monkeypatch, ps, "look", 1, lambda: other.queue("q").ack([third]))
+    after(monkeypatch, ps, "look", 1, lambda: other.queue("q").ack([third]))
     _lose(monkeypatch, ps, "settle")
     assert [one.ok for one in queue.nack([third, fourth])] == [False, True]
 
@@ -246,7 +222,7 @@ def test_a_later_slice_that_fails_does_not_hide_what_is_stored(
     def fail(*args: Any, **more: Any) -> Any:
         raise StorageFull("no room")
 
-    _after(monkeypatch, ps, "enqueue", 1, lambda: monkeypatch.setattr(_server(ps), "run", fail))
+    after(monkeypatch, ps, "enqueue", 1, lambda: monkeypatch.setattr(server_of(ps), "run", fail))
     results = queue.enqueue_many([NewMessage(payload=b"x") for _ in range(1500)])
     assert [one.ok for one in results] == [True] * 1000 + [False] * 500
     assert isinstance(results[-1].error, StorageFull)
@@ -307,7 +283,7 @@ def test_a_script_is_not_sent_again_once_the_server_may_have_forgotten_it(
     ps = place.open()
     queue = ps.create_queue("q")
     queue.length()  # The queue is known: nothing else is sent.
-    sender, clock, sent = _server(ps)._sender, SkippingClock(), []
+    sender, clock, sent = server_of(ps)._sender, SkippingClock(), []
 
     def lost(connection: Any, node: Any, calls: Any, asking: bool) -> Any:
         sent.append(clock.now_ns())
@@ -335,7 +311,7 @@ def test_a_later_slice_that_fails_does_not_hide_what_is_settled(
     def fail(*args: Any, **more: Any) -> Any:
         raise StorageFull("no room")
 
-    _after(monkeypatch, ps, script, 1, lambda: monkeypatch.setattr(_server(ps), "run", fail))
+    after(monkeypatch, ps, script, 1, lambda: monkeypatch.setattr(server_of(ps), "run", fail))
     outcomes = getattr(queue, act)(receipts)
     assert [one.ok for one in outcomes] == [True] * done + [False] * (1200 - done)
     assert isinstance(outcomes[-1].error, StorageFull)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from penstock.backends.base import QueueBackend
 from penstock.backends.bulk import BulkReader, BulkWriter, Snapshot, WriteTicket
+from penstock.backends.unlocking import needed_key
 from penstock.clock import Clock, SystemClock
 from penstock.config import (
     DEFAULT,
@@ -135,8 +136,6 @@ def check_config(config: Config) -> None:
 
 def check_keys(config: Config) -> None:
     """Refuse encryption whose key is not there. Nothing is opened; a key_command is run."""
-    from penstock.backends.embedded.encryption import needed_key
-
     for name, settings in config.all_backends().items():
         if not isinstance(settings, BackendSettings) and settings.encryption.enabled:
             encryption = settings.encryption

@@ -20,6 +20,11 @@ def head(key_id: str, salt: bytes) -> bytes:
     return bytes((SEALED_VERSION, len(raw_id))) + raw_id + salt
 
 
+def place_of(name: str) -> bytes:
+    """What binds a record to a kind of rows: its space, or whatever else they lie in."""
+    return bytes((len(name),)) + name.encode()
+
+
 def key_id_of(raw: bytes) -> str | None:
     """The key that a sealed record names; None for a value that is not sealed."""
     if raw[:1] != _MARK:

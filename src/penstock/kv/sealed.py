@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from penstock.codec.sealed import SEALED_VERSION, key_id_of, not_sealed
+from penstock.codec.sealed import SEALED_VERSION, key_id_of, not_sealed, place_of
 from penstock.codec.vault import Open, Seal, Vault
 from penstock.errors import StorageError
 from penstock.kv.base import Batch, Chunk, Loss, Reader, Row, Snapshot, Space, Store
@@ -22,11 +22,6 @@ Rule = Callable[[bytes, bytes], bool]
 def _nothing(key: bytes, value: bytes) -> bool:
     """The rule where nothing is sealed any more."""
     return False
-
-
-def place_of(space: str) -> bytes:
-    """What binds a record to its space."""
-    return bytes((len(space),)) + space.encode()
 
 
 class _Sealed(NamedTuple):

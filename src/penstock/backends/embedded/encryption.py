@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import logging
 
 import msgspec
@@ -10,18 +9,16 @@ import msgspec
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.rows import packed, unpacked
-from penstock.codec.sealed import key_id_of
+from penstock.backends.unlocking import PLAIN, KeysRow, active_key, is_verified, needed_key, wrong_key
+from penstock.codec.sealed import key_id_of, place_of
 from penstock.config import EncryptionSettings
-from penstock.errors import DecryptFailed, InvalidConfig, KeyMissing
-from penstock.keyring import ACCEPTED_IDS, KEY_BYTES, KeyProvider, is_key_id, variable
+from penstock.errors import InvalidConfig
+from penstock.keyring import KeyProvider
 from penstock.kv.base import Store
 from penstock.kv.damage import readable_rows
-from penstock.kv.sealed import Rule, SealedStore, place_of
+from penstock.kv.sealed import Rule, SealedStore
 
 log = logging.getLogger("penstock")
-
-#: In place of a key's id: values that are not sealed.
-PLAIN = ""
 
 #: Where a state row has the length of its reason, the one secret part of it.
 _REASON_LENGTH = slice(51, 55)
@@ -81,16 +78,6 @@ RULES: dict[str, Rule] = {
 }
 
 
-class KeysRow(msgspec.Struct, array_like=True):
-    """The key that new records are sealed with, and a verifier of every one that some may be sealed with.
-
-    Clear, for it is read before any key is known. `PLAIN` stands for values that are not sealed.
-    """
-
-    active: str
-    verifiers: dict[str, bytes]
-
-
 class RekeyRow(msgspec.Struct, array_like=True):
     """A rekeying under way: how far it is and what it has found.
 
@@ -126,17 +113,6 @@ def read_rekey(kv: Store) -> RekeyRow | None:
     return None if raw is None else unpacked(raw, _decode_rekey, "rekey")
 
 
-def _active(settings: EncryptionSettings, row: KeysRow | None) -> str:
-    """The key to seal with. A setting that was left open follows the store."""
-    if settings.enabled is None:
-        return PLAIN if row is None else row.active
-    if not settings.enabled:
-        return PLAIN
-    if not is_key_id(settings.key_id):
-        raise InvalidConfig(f"encryption.key_id is {settings.key_id!r:.80}; accepted: {ACCEPTED_IDS}")
-    return settings.key_id
-
-
 def unlock(
     kv: Store, settings: EncryptionSettings, provider: KeyProvider, where: str, *, is_new: bool
 ) -> Store:
@@ -146,7 +122,7 @@ def unlock(
     it is listed, durably, before its first use.
     """
     row = read_keys(kv)
-    active = _active(settings, row)
+    active = active_key(settings, row)
     named: Samples = {}
     if not is_new and (_may_lack_keys(kv) or (row is None and active != PLAIN)):
         named = named_keys(kv)
@@ -202,32 +178,16 @@ def _verified(
     """The verifier of a key, which is the right one: by the list, else by what it opens."""
     from penstock.codec.vault import Vault, verifier
 
-    vault, made = Vault({key_id: key}, None), verifier(key)
     if expected is not None:
-        right = hmac.compare_digest(expected, made)
+        right = is_verified(key, expected)
     else:
+        vault = Vault({key_id: key}, None)
         right = not samples or any(
             vault.opener(place_of(name))(row_key, record) is not None for name, row_key, record in samples
         )
     if not right:
-        raise DecryptFailed(
-            f"key {key_id!r} is not the one that {where} was written with; "
-            f"put the right one into {variable(key_id)}, or where else the store's keys come from"
-        )
-    return made
-
-
-def needed_key(provider: KeyProvider, key_id: str, where: str) -> bytes:
-    """A key, which must be there."""
-    key = provider.key(key_id)
-    if key is None:
-        raise KeyMissing(
-            f"{where} needs the key {key_id!r}, which is not there; set {variable(key_id)} to its 64 "
-            "hexadecimal digits, or have it in storage.encryption's key_file or key_command"
-        )
-    if not isinstance(key, bytes) or len(key) != KEY_BYTES:
-        raise InvalidConfig(f"key {key_id!r}: the key provider must give {KEY_BYTES} bytes")
-    return key
+        raise wrong_key(key_id, where)
+    return verifier(key)
 
 
 def _note(kv: Store, old: KeysRow | None, new: KeysRow) -> None:

@@ -11,10 +11,11 @@ import threading
 
 from penstock.backends.base import Progress, RekeyReport
 from penstock.backends.embedded import keys
-from penstock.backends.embedded.encryption import PLAIN, RULES, KeysRow, RekeyRow, read_keys, read_rekey
+from penstock.backends.embedded.encryption import RULES, RekeyRow, read_keys, read_rekey
 from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.rows import packed
+from penstock.backends.unlocking import PLAIN, KeysRow
 from penstock.errors import StorageCorrupt
 from penstock.kv.sealed import SealedStore
 

@@ -24,10 +24,11 @@ from penstock.backends.embedded.columns import (
     check_schema,
 )
 from penstock.backends.embedded.encoder import FIELDS, NONE_OF_THEM, PLAIN_FIELDS, Encoder
-from penstock.backends.embedded.encryption import needed_key
 from penstock.backends.embedded.rows import encode_ready
 from penstock.backends.embedded.staged import ROW_BITS, Waiting
+from penstock.backends.unlocking import needed_key
 from penstock.clock import to_ns
+from penstock.codec.sealed import place_of
 from penstock.codec.vault import Seal
 from penstock.errors import (
     DecryptFailed,
@@ -37,7 +38,6 @@ from penstock.errors import (
     StorageError,
 )
 from penstock.keyring import EnvironmentKeys, KeyProvider, variable
-from penstock.kv.sealed import place_of
 from penstock.message import MAX_PAYLOAD_BYTES, NewMessage, parse_new_id
 
 if TYPE_CHECKING:

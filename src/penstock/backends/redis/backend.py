@@ -46,6 +46,8 @@ from penstock.backends.redis.numbers import Numbers
 from penstock.backends.redis.planning import PlannedCatalogue
 from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import CODES
+from penstock.backends.redis.rekeying import Rekeying
+from penstock.backends.redis.seals import Seals
 from penstock.backends.redis.sending import Sending
 from penstock.backends.redis.settling import Settling
 from penstock.backends.redis.shards import shard_reasons
@@ -58,7 +60,14 @@ from penstock.capabilities import Capabilities
 from penstock.clock import Clock, to_ns
 from penstock.codec.body import check_duration
 from penstock.config import HookSettings
-from penstock.errors import BackendUnavailable, InvalidMessage, Unauthorized, Unsupported
+from penstock.errors import (
+    BackendUnavailable,
+    DecryptFailed,
+    InvalidMessage,
+    KeyMissing,
+    Unauthorized,
+    Unsupported,
+)
 from penstock.event import Entry, Event
 from penstock.message import (
     Delivery,
@@ -84,7 +93,13 @@ class RedisBackend:
     name = NAME
 
     def __init__(
-        self, server: Server, keys: Keys, clock: Clock | None, rng: random.Random | None, path: str
+        self,
+        server: Server,
+        keys: Keys,
+        seals: Seals,
+        clock: Clock | None,
+        rng: random.Random | None,
+        path: str,
     ) -> None:
         self._server = server
         self._path = path
@@ -95,7 +110,7 @@ class RedisBackend:
         self.capabilities: Capabilities = msgspec.structs.replace(
             LISTS_CLUSTER if is_cluster else LISTS, persistence=self._durability != NONE
         )
-        engine = self._engine = Engine(server, keys, clock, rng)
+        engine = self._engine = Engine(server, keys, seals, clock, rng)
         self._state = UserState(engine)
         self._hooking = Hooking(engine, HookSettings(), self._state.get)
         self._worlds = Worlds(engine)
@@ -109,9 +124,11 @@ class RedisBackend:
         self._moving = Moving(engine, self._looking, transferring)
         self._journals = Journals(engine)
         self._numbers = Numbers(engine, self._leasing, settling, self._durability)
-        self._sweeping = Sweeping(engine, settling, self._worlds, transferring)
+        self._rekeying = Rekeying(engine, self._worlds)
+        self._sweeping = Sweeping(engine, settling, self._worlds, self._rekeying, transferring)
         self._quarantine = Quarantine(engine)
         self._checking = Checking(engine, self._quarantine, self._worlds, transferring)
+        self._rekeying.tell_others()
         self._housekeeper: Housekeeper | None = None
         if clock is None:
             self._housekeeper = Housekeeper(self._sweeping, engine.closed)
@@ -295,6 +312,8 @@ class RedisBackend:
             durability=self._durability,
             format_version=FORMAT_VERSION,
             capabilities=self.capabilities,
+            sealed_with=self._engine.seals.active,
+            rekey_from=self._rekeying.others(),
         )
 
     def health(self) -> BackendHealth:
@@ -309,8 +328,9 @@ class RedisBackend:
                 *reasons(self._engine, self._numbers),
                 *server_reasons(self._server),
                 *self._hooking.reasons(),
+                *self._rekeying.given_up,
             ]
-        except (BackendUnavailable, Unauthorized) as error:
+        except (BackendUnavailable, DecryptFailed, KeyMissing, Unauthorized) as error:
             return BackendHealth("unhealthy", [*found, str(error)])
         return BackendHealth("degraded" if found else "healthy", found)
 
@@ -334,7 +354,7 @@ class RedisBackend:
         return self._quarantine.drop(ids)
 
     def rekey(self, progress: Progress | None = None) -> RekeyReport:
-        return RekeyReport()
+        return self._rekeying.run(progress)
 
     def sweep(self, budget: int) -> int:
         return self._sweeping.sweep(budget)

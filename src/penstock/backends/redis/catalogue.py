@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 import msgspec
 
 from penstock.backends.redis.connecting import Arg
-from penstock.backends.redis.engine import CHANGED, Engine, QueueRow, decode_row, encode_row
+from penstock.backends.redis.engine import CHANGED, Engine, QueueRow
 from penstock.backends.redis.records import encode_counters, fresh_counters
 from penstock.backends.redis.scripts import script
 from penstock.backends.redis.worlds import Worlds
@@ -102,24 +102,28 @@ class Catalogue:
                     return wanted is not None
                 if self._apply(version, wanted):
                     return True
+                engine.seals.look()
 
     def _apply(self, version: int, changes: Sequence[Change]) -> bool:
         """False if someone else was faster."""
         engine = self._engine
         keys: list[bytes] = [engine.keys.store, engine.keys.queues, *self._worlds.keys(SYSTEM_WORLD)]
         args: list[Arg] = [version, len(changes)]
+        fence = engine.seals.fence
         for op, name, row in changes:
             keys += engine.keys.queue(name)
-            args += (op, name.encode(), encode_row(row), counters_of(row))
+            args += (op, name.encode(), engine.encoded_row(name, row), counters_of(row))
         entries = entries_of(changes)
         args += self._worlds.appending(SYSTEM_WORLD, entries, engine.new_ids(len(entries)))
+        if engine.seals.fence != fence:
+            return False  # Rows and entries are sealed by the one list that the script compares.
         reply = engine.server.run(script("catalogue"), keys, [*engine.head(), *args])
         engine.forget(*(name for _, name, _ in changes))
         return bool(reply[0] != CHANGED)
 
     def _row(self, name: str) -> QueueRow | None:
         raw = self._engine.server.command("HGET", self._engine.keys.queues, name.encode())
-        return None if raw is None else decode_row(raw)
+        return None if raw is None else self._engine.decoded_row(name, raw)
 
     def _new(self, settings: QueueSettings, version: int) -> QueueRow:
         number = int(self._engine.server.command("HINCRBY", self._engine.keys.store, "numbers", 1))

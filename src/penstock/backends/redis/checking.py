@@ -160,7 +160,7 @@ class Checking:
             yield from _problems(wrong)
             for at in range(0, len(looked), 2):
                 try:
-                    decode_body(looked[at + 1])
+                    decode_body(self._engine.opened_body(q, looked[at], looked[at + 1]))
                 except StorageCorrupt:
                     yield "body damaged", _where(looked[at])
             if cursor == b"0":
@@ -171,6 +171,10 @@ class Checking:
         c = counters
         wrong: list[tuple[str, str]] = []
         seq, total = c.base_seq, c.base_delayed + c.base_ready + c.base_leased + c.base_done + c.base_dead
+
+        def read(raw_id: bytes, reason: bytes) -> str:
+            return self._engine.opened_reason(q, raw_id, reason)
+
         counts: tuple[int, ...] = (c.base_delayed, c.base_ready, c.base_leased, c.base_done, c.base_dead)
         while seq < c.seq:
             frames = self._engine.run("events", [q], seq, "", PAGE)[3]
@@ -179,7 +183,7 @@ class Checking:
                 return
             for raw in frames:
                 try:
-                    head, events = decode_head(raw), list(decode_events(raw))
+                    head, events = decode_head(raw), list(decode_events(raw, 0, read))
                 except StorageCorrupt as error:
                     yield "journal frame", str(error)
                     return

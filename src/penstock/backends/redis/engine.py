@@ -13,10 +13,14 @@ import msgspec
 
 from penstock.backends.redis.connecting import Arg, Server, pairs
 from penstock.backends.redis.keys import Keys
+from penstock.backends.redis.records import StateRecord, decode_state
 from penstock.backends.redis.scripts import script
+from penstock.backends.redis.seals import BODIES, QUEUES, REASONS, Seals
 from penstock.clock import Clock, SystemClock
-from penstock.errors import BackendUnavailable, QueueNotFound, StorageCorrupt, StorageError
+from penstock.codec.sealed import SEALED_VERSION, not_sealed, refuse_sealed
+from penstock.errors import BackendUnavailable, DecryptFailed, QueueNotFound, StorageCorrupt, StorageError
 from penstock.ids import IdGenerator
+from penstock.message import format_id
 from penstock.settings import QueueSettings
 
 T = TypeVar("T")
@@ -31,6 +35,11 @@ CHANGING = frozenset(
 )
 SERVERS_TIME = -1
 ROW_VERSION = b"\x01"
+_SEALED = bytes((SEALED_VERSION,))
+#: Reasons that scripts on the server give: they have no key, and nothing secret to say.
+OWN_REASONS = frozenset(
+    (b"", b"the body is missing", b"the record was missing", b"the body does not decode", b"counted anew")
+)
 #: Times that a call is begun anew because the queue was changed meanwhile.
 MOST_CHANGES = 100
 PATIENCE_S = 0.05
@@ -68,6 +77,15 @@ class Known(msgspec.Struct, frozen=True):
         return self.number.to_bytes(4, "big")
 
 
+def _is_secret(row: QueueRow) -> bool:
+    return row.settings.on_enqueue is not None or row.settings.on_failure is not None
+
+
+def is_sealed_text(raw: bytes) -> bool:
+    """Whether a text is sealed: a length comes second, which no UTF-8 has after this first byte."""
+    return raw[:1] == _SEALED and raw[1:2] < b"\x80"
+
+
 class QueueChanged(Exception):
     """The queue is not what the caller thought."""
 
@@ -91,9 +109,12 @@ def encode_row(row: QueueRow) -> bytes:
 class Engine:
     """One store on a server."""
 
-    def __init__(self, server: Server, keys: Keys, clock: Clock | None, rng: random.Random | None) -> None:
+    def __init__(
+        self, server: Server, keys: Keys, seals: Seals, clock: Clock | None, rng: random.Random | None
+    ) -> None:
         self.server = server
         self.keys = keys
+        self.seals = seals
         self.clock: Clock = clock or SystemClock()
         self.rng = rng or random.Random()
         #: Clients' clocks need not agree: only a clock of the caller's own counts instead of the server's.
@@ -154,12 +175,32 @@ class Engine:
         if raw is None:
             self._known.pop(name, None)
             return None
-        return self._seen(name, decode_row(raw))
+        row = self.decoded_row(name, raw)
+        # After the row: whoever brings another key lists it before it changes the queues.
+        self.seals.look()
+        return self._seen(name, row)
 
     def all_queues(self) -> dict[str, QueueRow]:
         """By name."""
         raw = self.server.command("HGETALL", self.keys.queues)
-        return {name.decode(): decode_row(row) for name, row in sorted(pairs(raw))}
+        rows = {name.decode(): self.decoded_row(name.decode(), row) for name, row in sorted(pairs(raw))}
+        self.seals.look()
+        return rows
+
+    def decoded_row(self, name: str, raw: bytes) -> QueueRow:
+        if raw[:1] == _SEALED:
+            raw = self.seals.open(QUEUES, name.encode(), raw)
+            refuse_sealed(raw, f"row of queue {name!r}")
+            return decode_row(raw)
+        row = decode_row(raw)
+        if _is_secret(row) and not self.seals.takes_plain:
+            refuse_sealed(not_sealed(raw), f"row of queue {name!r}")
+        return row
+
+    def encoded_row(self, name: str, row: QueueRow) -> bytes:
+        """Sealed, if the queue has a script."""
+        raw = encode_row(row)
+        return self.seals.seal(QUEUES, name.encode(), raw) if _is_secret(row) else raw
 
     def known(self, name: str, row: QueueRow) -> Known:
         known = self._known.get(name)
@@ -212,6 +253,42 @@ class Engine:
             raise QueueChanged(*(q.name for q in queues))
         return out
 
+    # -- what is secret of a message
+
+    def sealed_body(self, q: Known, raw_id: bytes, body: bytes) -> bytes:
+        return self.seals.seal(BODIES, q.token_start + raw_id, body)
+
+    def opened_body(self, q: Known, raw_id: bytes, raw: bytes) -> bytes:
+        """One that does not open as it is stored: what decodes it refuses it."""
+        return self.seals.open(BODIES, q.token_start + raw_id, raw)
+
+    def sealed_reason(self, q: Known, raw_id: bytes, reason: str) -> bytes:
+        raw = reason.encode()
+        return self.seals.seal(REASONS, q.token_start + raw_id, raw) if raw else raw
+
+    def opened_reason(self, q: Known, raw_id: bytes, raw: bytes) -> str:
+        """The text of a reason, in a record or in an event. Text never begins as what is sealed does."""
+        if raw in OWN_REASONS or (self.seals.takes_plain and not is_sealed_text(raw)):
+            return raw.decode()
+        plain = self.seals.open(REASONS, q.token_start + raw_id, raw)
+        if plain is raw or plain[:2] == _SEALED + b"\0":
+            refuse_sealed(plain, f"reason of message {format_id(raw_id)}")
+        return plain.decode()
+
+    def record(self, q: Known, raw_id: bytes, raw: bytes) -> StateRecord:
+        return decode_state(raw, lambda reason: self.opened_reason(q, raw_id, reason))
+
+    def record_to_settle(self, q: Known, raw_id: bytes, raw: bytes) -> StateRecord:
+        """The same; a reason that does not open is left out, for it must not keep a queue from going on."""
+
+        def read(reason: bytes) -> str:
+            try:
+                return self.opened_reason(q, raw_id, reason)
+            except DecryptFailed:
+                return ""
+
+        return decode_state(raw, read)
+
     # -- scripts
 
     def run(self, name: str, queues: Sequence[Known], *args: Arg) -> list[Any]:
@@ -219,11 +296,15 @@ class Engine:
 
         An act that has changed something goes on with what it began: begun anew, it would do that again.
         """
+        return self.run_sealed(name, queues, lambda: args)
+
+    def run_sealed(self, name: str, queues: Sequence[Known], args: Callable[[], Sequence[Arg]]) -> list[Any]:
+        """The same with arguments that are sealed: anew, where the list of keys is another meanwhile."""
         keys = queues[0].keys if len(queues) == 1 else (*queues[0].keys, *queues[1].keys)
         changed = [q.changed for q in queues]
-        attempt = 0
+        attempt, sent = 0, args()
         while attempt < MOST_CHANGES:
-            reply: list[Any] = self.server.run(script(name), keys, [*self.head(), *changed, *args])
+            reply: list[Any] = self.server.run(script(name), keys, [*self.head(), *changed, *sent])
             if reply[0] == MORE:
                 continue  # Time has more to do than fits into one call.
             if reply[0] not in (NOT_FOUND, CHANGED):
@@ -233,6 +314,7 @@ class Engine:
                 raise QueueChanged(*(q.name for q in queues))
             self.patience(attempt)
             changed = self._as_they_are(queues)
+            sent = args()
             attempt += 1
         raise _restless(queues[0].name)
 

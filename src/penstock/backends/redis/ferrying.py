@@ -13,20 +13,18 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from penstock.backends.redis.connecting import Arg
 from penstock.backends.redis.engine import MOST_CHANGES, Engine, Known, QueueChanged
 from penstock.backends.redis.keys import ARRIVALS, DEPARTURES
 from penstock.backends.redis.looking import Looking
-from penstock.backends.redis.records import CODES, StateRecord, decode_state
+from penstock.backends.redis.records import CODES, StateRecord, stored_body
 from penstock.backends.redis.transferring import (
     Parcel,
-    Transfer,
     Transferring,
     as_arriving,
-    contents,
     flags_of,
     packed,
 )
@@ -53,20 +51,20 @@ class Intent(NamedTuple):
     target: str
     number: int
     ids: list[bytes]
-    reasons: list[str]
+    #: As the source's journal is to have them.
+    reasons: list[bytes]
 
 
 def encode_intent(intent: Intent) -> bytes:
     name = intent.target.encode()
-    reasons = [reason.encode() for reason in intent.reasons]
     return b"".join(
         (
             _HEAD.pack(intent.kind, flags_of(intent.kind), intent.number, len(name)),
             name,
             _COUNT.pack(len(intent.ids)),
             *intent.ids,
-            *(_COUNT.pack(len(reason)) for reason in reasons),
-            *reasons,
+            *(_COUNT.pack(len(reason)) for reason in intent.reasons),
+            *intent.reasons,
         )
     )
 
@@ -84,7 +82,7 @@ def decode_intent(raw: bytes) -> Intent:
         at += 4 * count
         reasons = []
         for length in sizes:
-            reasons.append(raw[at : at + length].decode())
+            reasons.append(raw[at : at + length])
             at += length
     except (struct.error, UnicodeDecodeError) as error:
         raise StorageCorrupt(f"a transfer that was written down does not decode: {error}") from error
@@ -101,7 +99,8 @@ class Ferrying(Transferring):
     def _send(self, q: Known, target: Known, kind: int, parcels: Sequence[Parcel]) -> list[bytes]:
         transfer = os.urandom(16)
         ids = [one.transfer.raw_id for one in parcels]
-        intent = Intent(kind, target.name, target.number, ids, [one.transfer.reason for one in parcels])
+        reasons = [self._engine.sealed_reason(q, one.transfer.raw_id, one.transfer.reason) for one in parcels]
+        intent = Intent(kind, target.name, target.number, ids, reasons)
         seqs = b"".join([one.transfer.seq.to_bytes(8, "big") for one in parcels])
         _, _, answers, found = self._engine.run("depart", [q], transfer, encode_intent(intent), seqs, *ids)
         records = iter(found)
@@ -110,7 +109,8 @@ class Ferrying(Transferring):
         for one, answer in zip(parcels, answers, strict=True):
             out.append(bytes((answer,)))
             if out[-1] == WENT:
-                going.append((one, decode_state(next(records))))
+                raw_id = one.transfer.raw_id
+                going.append((one, self._engine.record_to_settle(q, raw_id, next(records))))
         if not going:
             return out
         arrived = self._ferry(q, transfer, intent, going)
@@ -123,12 +123,21 @@ class Ferrying(Transferring):
     ) -> dict[bytes, bytes] | None:
         """All steps behind the first; the target's answers by id, None if there is no such target."""
         answers: dict[bytes, bytes] = {}
-        reply = self._on(
-            *(intent.target, intent.number, "arrive"),
+        head: list[Arg] = [
             *(transfer, q.number.to_bytes(4, "big"), q.name.encode(), bytes((flags_of(intent.kind),))),
             b"".join([_row(*one) for one in going]),
-            *contents([parcel for parcel, _ in going]),
-        )
+        ]
+
+        def sealed(target: Known) -> list[Arg]:
+            sent = list(head)
+            for parcel, _ in going:
+                raw_id = parcel.transfer.raw_id
+                body = self._engine.sealed_body(target, raw_id, parcel.body)
+                reason = self._engine.sealed_reason(target, raw_id, parcel.transfer.reason)
+                sent += (raw_id, parcel.line, body, reason)
+            return sent
+
+        reply = self._on(intent.target, intent.number, "arrive", sealed)
         if reply is not None:
             ids = [parcel.transfer.raw_id for parcel, _ in going]
             if len(reply[2]) != len(ids):
@@ -137,18 +146,19 @@ class Ferrying(Transferring):
         self._finish(q, transfer, intent, answers)
         if reply is None:
             return None
-        self._on(intent.target, intent.number, "arrived", transfer)
+        self._on(intent.target, intent.number, "arrived", lambda _: [transfer])
         return answers
 
     def _finish(self, q: Known, transfer: bytes, intent: Intent, answers: dict[bytes, bytes]) -> None:
-        sent: list[Arg] = []
-        for raw_id, reason in zip(intent.ids, intent.reasons, strict=True):
-            sent += (raw_id, reason.encode())
         told = b"".join([answers.get(raw_id, REFUSED) for raw_id in intent.ids])
-        target = intent.target.encode()
-        self._on(q.name, q.number, "departed", transfer, intent.kind, target, told, *sent)
+        sent: list[Arg] = [transfer, intent.kind, intent.target.encode(), told]
+        for one in zip(intent.ids, intent.reasons, strict=True):
+            sent += one
+        self._on(q.name, q.number, "departed", lambda _: sent)
 
-    def _on(self, name: str, number: int, script: str, *args: Arg) -> list[Any] | None:
+    def _on(
+        self, name: str, number: int, script: str, args: Callable[[Known], Sequence[Arg]]
+    ) -> list[Any] | None:
         """Run a step on a queue, whatever its settings are by now; None if that queue is gone."""
         for attempt in range(MOST_CHANGES):
             self._engine.patience(attempt)
@@ -156,7 +166,7 @@ class Ferrying(Transferring):
             if q is None or q.number != number:
                 return None
             try:
-                return self._engine.run(script, [q], *args)
+                return self._engine.run_sealed(script, [q], lambda: args(q))  # noqa: B023  (called at once)
             except QueueChanged:
                 continue
         raise BackendUnavailable(f"queue {name!r} is being repaired, or changes all the time; try again")
@@ -177,7 +187,8 @@ class Ferrying(Transferring):
                 if one is None or one[0].transfer != transfer:
                     continue
                 try:
-                    made = as_arriving(intent.kind, q.name, raw_id, *one, reasons[raw_id])
+                    reason = self._engine.opened_reason(q, raw_id, reasons[raw_id])
+                    made = as_arriving(intent.kind, q.name, raw_id, one[0], stored_body(*one), reason)
                 except StorageCorrupt:
                     continue  # It is put back, where `check` finds it.
                 going.append((packed(target, made), one[0]))
@@ -200,7 +211,7 @@ class Ferrying(Transferring):
             departures = source.keys[DEPARTURES]
             if self._engine.server.command("HEXISTS", departures, transfer):
                 return  # Not over: whoever sweeps there goes on with it.
-        self._on(q.name, q.number, "arrived", transfer)
+        self._on(q.name, q.number, "arrived", lambda _: [transfer])
 
 
 def _row(parcel: Parcel, record: StateRecord) -> bytes:
@@ -209,6 +220,3 @@ def _row(parcel: Parcel, record: StateRecord) -> bytes:
     return _ROW.pack(
         due_us, body.expires_at_ns // 1000, record.enqueued_us, int.from_bytes(record.place[-2:], "big")
     )
-
-
-__all__ = ["Ferrying", "Intent", "Transfer", "decode_intent", "encode_intent"]

@@ -39,7 +39,9 @@ class Journals:
             _, _, base, frames, after = reply
             began = after if began < 0 else began
             for raw in frames if limit else ():
-                out += decode_events(raw, after)
+                out += decode_events(
+                    raw, after, lambda raw_id, why: self._engine.opened_reason(q, raw_id, why)
+                )
                 if len(out) >= limit:
                     return base, began, out[:limit]
             if not frames or not limit or not out:

@@ -45,8 +45,9 @@ class Keys:
         self.quarantine = own + b"quarantine"
         #: Of a cluster: changes of queues that are decided, until they are made.
         self.plan = own + b"plan"
-        #: Who keeps house, for a moment.
+        #: Who keeps house, for a moment, and who seals anew.
         self.sweeper = own + b"sweeper"
+        self.rekeyer = own + b"rekeyer"
         self._own = own
 
     def queue(self, name: str) -> tuple[bytes, ...]:
@@ -56,3 +57,11 @@ class Keys:
     def world(self, name: str) -> bytes:
         """The frames of a world."""
         return self._own + b"world:" + escaped(name)
+
+    def journal_copy(self, name: str) -> bytes:
+        """The journal of a queue while it is sealed anew."""
+        return self._prefix + b"{" + escaped(name) + b"}:r"
+
+    def world_copy(self, name: str) -> bytes:
+        """The frames of a world while they are sealed anew."""
+        return self._own + b"copy:" + escaped(name)

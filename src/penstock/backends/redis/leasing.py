@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections import Counter
 from collections.abc import Sequence
@@ -9,7 +10,6 @@ from typing import Any
 
 from penstock.backends.redis.engine import Engine, Known, QueueChanged
 from penstock.backends.redis.looking import Looking
-from penstock.backends.redis.records import decode_state
 from penstock.backends.redis.settling import Settling
 from penstock.backends.redis.waiting import Bells
 from penstock.clock import to_ns
@@ -23,8 +23,11 @@ from penstock.codec.body import (
     decode_variable_of,
     unpacked_payload,
 )
+from penstock.codec.sealed import SEALED_VERSION
 from penstock.errors import PenstockError, StorageCorrupt
-from penstock.message import Delivery
+from penstock.message import Delivery, format_id
+
+log = logging.getLogger("penstock")
 
 ENDED = 2
 #: Messages that one call hands out at most.
@@ -37,6 +40,7 @@ KEYS_COUNTED = 100_000
 
 #: Where the length of the variable part stands in a body.
 _LENGTH_AT = FIXED_BYTES - 4
+_SEALED = bytes((SEALED_VERSION,))
 
 #: version, priority, weight, and the variable part of a body
 _Shape = tuple[int, int, int, Variable]
@@ -96,7 +100,10 @@ class Leasing:
         most = min(MOST, wanted)
         reply = self._engine.run("lease", [q], most, lease_us, consumer.encode())
         if reply[0] == ENDED:
-            ended = [(raw_id, decode_state(raw)) for raw_id, raw in zip(reply[2], reply[3], strict=True)]
+            ended = [
+                (raw_id, self._engine.record_to_settle(q, raw_id, raw))
+                for raw_id, raw in zip(reply[2], reply[3], strict=True)
+            ]
             self._settling.release(q, ended)
             return None
         if len(reply) == 3:
@@ -108,6 +115,10 @@ class Leasing:
     def _deliveries(self, q: Known, reply: Sequence[Any], lease_us: int, consumer: str) -> list[Delivery]:
         _, now_us, seq, ids, attempts, raw_times, bodies = reply
         count = len(attempts) // 4
+        bodies = [
+            body and self._engine.opened_body(q, ids[16 * i : 16 * i + 16], body)
+            for i, body in enumerate(bodies)
+        ]
         if len(bodies) < count:  # The rest of large ones, some at a time.
             rest = [ids[16 * i : 16 * i + 16] for i in range(len(bodies), count)]
             bodies += [None if found is None else found[1] for found in self._looking.find(q, rest)]
@@ -118,8 +129,14 @@ class Leasing:
         times = struct.unpack(f">{4 * count}Q", raw_times)
         known = self._shapes
         for i, body in enumerate(bodies):
-            if body is None:
-                continue  # Damaged: its lease runs out, and `check` finds it.
+            if body is None or body[:1] == _SEALED:
+                # Missing, or it does not open: its lease runs out, and `check` finds it.
+                log.error(
+                    "queue %r, message %s has no body that can be read; run check",
+                    name,
+                    format_id(ids[16 * i : 16 * i + 16]),
+                )
+                continue
             # All before the payload is mostly the same: neither times nor places are in it.
             end = FIXED_BYTES + int.from_bytes(body[_LENGTH_AT:FIXED_BYTES], "big")
             head = body[:end]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from penstock.backends.redis.connecting import Arg
 from penstock.backends.redis.engine import Engine, Known
-from penstock.backends.redis.records import CODES, GONE, StateRecord, decode_state, lane, to_message
+from penstock.backends.redis.records import CODES, GONE, StateRecord, lane, to_message
 from penstock.errors import InvalidMessage, StorageCorrupt
 from penstock.message import Message, Page, State, format_id
 
@@ -30,14 +30,23 @@ class Looking:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def find(self, q: Known, raw_ids: Sequence[bytes]) -> list[Found | None]:
-        """Records and bodies as time has left them, GONE ones included; None for what is not there."""
+    def find(self, q: Known, raw_ids: Sequence[bytes], *, strict: bool = False) -> list[Found | None]:
+        """Records and bodies as time has left them, GONE ones included; None for what is not there.
+
+        `strict`: a reason that does not open is refused.
+        """
+        read = self._engine.record if strict else self._engine.record_to_settle
         out: list[Found | None] = []
         while True:
             some = raw_ids[len(out) : len(out) + SLICE]
             _, _, records, bodies, _ = self._engine.run("look", [q], 1, *some)
             for record, body in zip(records, bodies, strict=False):  # Of large bodies only the first come.
-                out.append(None if record is None or body is None else (decode_state(record), body))
+                raw_id = raw_ids[len(out)]
+                if record is None or body is None:
+                    out.append(None)
+                else:
+                    opened = self._engine.opened_body(q, raw_id, body)
+                    out.append((read(q, raw_id, record), opened))
             if len(out) >= len(raw_ids):
                 return out
 
@@ -45,15 +54,17 @@ class Looking:
         """The same without bodies."""
         out: list[StateRecord | None] = []
         for at in range(0, len(raw_ids), SLICE):
-            _, _, records, _, _ = self._engine.run("look", [q], 0, *raw_ids[at : at + SLICE])
-            out += [None if record is None else decode_state(record) for record in records]
+            some = raw_ids[at : at + SLICE]
+            _, _, records, _, _ = self._engine.run("look", [q], 0, *some)
+            for raw_id, record in zip(some, records, strict=True):
+                out.append(None if record is None else self._engine.record_to_settle(q, raw_id, record))
         return out
 
     def get_many(self, queue: str, raw_ids: Sequence[bytes]) -> list[Message | None]:
         def act(q: Known) -> list[Message | None]:
             return [
                 None if found is None or found[0].code == GONE else to_message(q.name, raw_id, *found)
-                for raw_id, found in zip(raw_ids, self.find(q, raw_ids), strict=True)
+                for raw_id, found in zip(raw_ids, self.find(q, raw_ids, strict=True), strict=True)
             ]
 
         return self._engine.with_queue(queue, act)
@@ -105,7 +116,9 @@ class Looking:
             message = None
             try:
                 if record is not None and body is not None:
-                    message = to_message(q.name, position[-16:], decode_state(record), body)
+                    raw_id = position[-16:]
+                    found = self._engine.record(q, raw_id, record)
+                    message = to_message(q.name, raw_id, found, self._engine.opened_body(q, raw_id, body))
             except StorageCorrupt as error:
                 log.error(
                     "queue %r, message %s cannot be listed: %s", q.name, format_id(position[-16:]), error

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.backends.burial import ORIGIN
 from penstock.backends.redis.engine import Engine, Known
 from penstock.backends.redis.looking import SLICE, Found, Looking
-from penstock.backends.redis.records import CODES, GONE, STATES, decode_state
+from penstock.backends.redis.records import CODES, GONE, STATES, stored_body
 from penstock.backends.redis.transferring import MOVED, REDRIVEN, Transfer, Transferring, as_arriving
 from penstock.codec.body import decode_body
 from penstock.errors import (
@@ -88,7 +88,7 @@ class Moving:
                 if refusal is not None or found is None:
                     answers[raw_id] = refusal
                 else:
-                    transfers.append(as_arriving(MOVED, q.name, raw_id, *found))
+                    transfers.append(as_arriving(MOVED, q.name, raw_id, found[0], stored_body(*found)))
             left = []
             replies = self._transferring.transfer(q, target, transfers, MOVED)
             for one, reply in zip(transfers, replies, strict=True):
@@ -141,7 +141,8 @@ class Moving:
             for raw_id, raw, body in zip(ids, records, bodies, strict=False):
                 if raw is None or body is None:
                     continue
-                record = decode_state(raw)
+                record = self._engine.record_to_settle(q, raw_id, raw)
+                body = self._engine.opened_body(q, raw_id, body)
                 # Those that came after the call are not meant: they would never end.
                 if record.seq <= last_seq and record.code in (DEAD, READY):
                     headers = decode_body(body).headers
@@ -165,7 +166,9 @@ class Moving:
             there = self._engine.queue(goal)
         except QueueNotFound:
             return 0  # Their origin is gone: they stay where they are.
-        transfers = [as_arriving(REDRIVEN, q.name, raw_id, record, body) for raw_id, (record, body) in some]
+        transfers = [
+            as_arriving(REDRIVEN, q.name, raw_id, found[0], stored_body(*found)) for raw_id, found in some
+        ]
         return self._transferring.transfer(q, there, transfers, REDRIVEN).count(b"1")
 
 

@@ -8,9 +8,10 @@ from penstock.backends.redis.backend import RedisBackend
 from penstock.backends.redis.connecting import connect
 from penstock.backends.redis.health import WEAKEST_FIRST, durability_of
 from penstock.backends.redis.keys import Keys
+from penstock.backends.redis.seals import Seals
 from penstock.clock import Clock
 from penstock.errors import InvalidConfig
-from penstock.keyring import KeyProvider
+from penstock.keyring import KeyProvider, configured_keys
 from penstock.redis_settings import RedisSettings
 
 
@@ -18,6 +19,8 @@ def open_lists(
     settings: RedisSettings, clock: Clock | None, rng: random.Random | None, keys: KeyProvider | None
 ) -> RedisBackend:
     _check(settings)
+    encryption = settings.encryption
+    provider = keys or configured_keys(encryption.key_file, encryption.key_command)
     # The connection waits for real, whatever the clock of the queues says.
     server = connect(settings)
     try:
@@ -28,7 +31,10 @@ def open_lists(
                 f"{settings.url}: durability is {asked!r}, but the server gives {given!r}; set appendonly "
                 "and appendfsync there, or ask for less"
             )
-        return RedisBackend(server, Keys(settings.key_prefix), clock, rng, settings.url)
+        layout = Keys(settings.key_prefix)
+        # First of all: a store whose keys are not there, or not the right ones, is left as it is.
+        seals = Seals(server, layout, encryption, provider, settings.url)
+        return RedisBackend(server, layout, seals, clock, rng, settings.url)
     except BaseException:
         server.close()
         raise
@@ -36,5 +42,5 @@ def open_lists(
 
 def _check(settings: RedisSettings) -> None:
     """Nothing that was asked for is left out in silence."""
-    if settings.encryption.enabled:
-        raise InvalidConfig(f"{settings.url}: encryption is not part of this version of the Redis backend")
+    if settings.cluster and settings.encryption.enabled:
+        raise InvalidConfig(f"{settings.url}: encryption on a cluster is not part of this version")

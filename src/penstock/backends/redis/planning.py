@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.backends.redis.catalogue import Catalogue, Change, counters_of, entries_of
 from penstock.backends.redis.connecting import Arg
-from penstock.backends.redis.engine import CHANGED, MORE, NOT_FOUND, Engine, QueueRow, encode_row
+from penstock.backends.redis.engine import CHANGED, MORE, NOT_FOUND, Engine
 from penstock.backends.redis.scripts import script
 from penstock.backends.redis.worlds import Worlds
 from penstock.errors import StorageCorrupt
@@ -30,7 +30,8 @@ _VERSION = b"\x01"
 class Plan(msgspec.Struct, array_like=True, frozen=True):
     """What is to be done, and the ids of what the system's world will say of it."""
 
-    changes: list[tuple[str, str, QueueRow]]
+    #: As in the catalogue: rows with scripts are sealed.
+    changes: list[tuple[str, str, bytes]]
     entry_ids: list[bytes]
 
 
@@ -63,7 +64,8 @@ class PlannedCatalogue(Catalogue):
     def _apply(self, version: int, changes: Sequence[Change]) -> bool:
         engine = self._engine
         ids = engine.new_ids(len(changes))
-        raw = _VERSION + msgspec.msgpack.encode(Plan(list(changes), ids))
+        rows = [(op, name, engine.encoded_row(name, row)) for op, name, row in changes]
+        raw = _VERSION + msgspec.msgpack.encode(Plan(rows, ids))
         keys = [engine.keys.store, engine.keys.entries, engine.keys.plan]
         reply = engine.server.run(script("plan"), keys, [*engine.head(), version, raw, ids[0]])
         if reply[0] == MORE:
@@ -75,17 +77,18 @@ class PlannedCatalogue(Catalogue):
 
     def _carry_out(self, raw: bytes) -> None:
         plan = decode_plan(raw)
-        for change in plan.changes:
+        changes = [(op, name, self._engine.decoded_row(name, row)) for op, name, row in plan.changes]
+        for change in changes:
             if change[0] == "c":
                 self._make(change)
-        if self._commit(raw, plan):
-            for change in plan.changes:
+        if self._commit(raw, plan, changes):
+            for change in changes:
                 if change[0] != "c":
                     self._make(change)
             self._engine.server.run(script("planned"), [self._engine.keys.plan], [*self._engine.head(), raw])
         else:
-            self._take_back(plan)
-        self._engine.forget(*(name for _, name, _ in plan.changes))
+            self._take_back(changes)
+        self._engine.forget(*(name for _, name, _ in changes))
 
     def _make(self, change: Change) -> None:
         """One change, at the queue itself."""
@@ -93,23 +96,24 @@ class PlannedCatalogue(Catalogue):
         args = [*self._engine.head(), op, counters_of(row)]
         self._engine.server.run(script("change"), self._engine.keys.queue(name), args)
 
-    def _commit(self, raw: bytes, plan: Plan) -> bool:
+    def _commit(self, raw: bytes, plan: Plan, changes: Sequence[Change]) -> bool:
         """False if the plan is carried out already."""
         engine = self._engine
         keys = [engine.keys.store, engine.keys.queues, *self._worlds.keys(SYSTEM_WORLD), engine.keys.plan]
         rows: list[Arg] = [raw, len(plan.changes)]
         for op, name, row in plan.changes:
-            rows += (op, name.encode(), encode_row(row))
-        entries = entries_of(plan.changes)
+            rows += (op, name.encode(), row)
+        entries = entries_of(changes)
         while True:
             appending = self._worlds.appending(SYSTEM_WORLD, entries, plan.entry_ids)
             reply = engine.server.run(script("commit"), keys, [*engine.head(), *rows, *appending])
             if reply[0] != CHANGED:
                 return bool(reply[0] != NOT_FOUND)
+            engine.seals.look()
 
-    def _take_back(self, plan: Plan) -> None:
+    def _take_back(self, changes: Sequence[Change]) -> None:
         """Whoever was held up may have made a queue that others have made and deleted meanwhile."""
-        for op, name, row in plan.changes:
+        for op, name, row in changes:
             now = self._row(name) if op == "c" else row
             if now is None or now.number != row.number:
                 self._make(("d", name, row))

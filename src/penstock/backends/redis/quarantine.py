@@ -9,6 +9,8 @@ import msgspec
 from penstock.backends.base import QuarantineItem
 from penstock.backends.redis.connecting import pairs
 from penstock.backends.redis.engine import Engine
+from penstock.backends.redis.seals import QUARANTINE
+from penstock.codec.sealed import refuse_sealed
 from penstock.errors import MessageNotFound
 from penstock.message import format_id
 
@@ -34,15 +36,21 @@ class Quarantine:
     def row(self, queue: str, space: str, key: bytes, reason: str, value: bytes) -> tuple[bytes, bytes]:
         """Id and row of something that is taken out."""
         at_ns = self._engine.now_us() * 1000
+        item_id = format_id(self._engine.new_ids(1)[0]).encode()
         row = msgspec.msgpack.encode(_Row(at_ns, queue, space, key, reason, value))
-        return format_id(self._engine.new_ids(1)[0]).encode(), row
+        return item_id, self._engine.seals.seal(QUARANTINE, item_id, row)
+
+    def _decoded(self, item_id: bytes, raw: bytes) -> _Row:
+        plain = self._engine.seals.open(QUARANTINE, item_id, raw)
+        refuse_sealed(plain, f"item {item_id.decode()} of the quarantine")
+        return _decode(plain)
 
     def items(self, limit: int, after: str | None) -> list[QuarantineItem]:
         raw = self._engine.server.command("HGETALL", self._engine.keys.quarantine)
         found = []
         for item_id, value in sorted(pairs(raw)):
             if after is None or item_id.decode() > after:
-                row = _decode(value)
+                row = self._decoded(item_id, value)
                 found.append(
                     QuarantineItem(
                         item_id.decode(), row.at_ns, row.queue, row.space, row.key, row.reason, len(row.value)
@@ -54,7 +62,7 @@ class Quarantine:
         raw = self._engine.server.command("HGET", self._engine.keys.quarantine, item_id)
         if raw is None:
             raise MessageNotFound(item_id, "quarantine")
-        return _decode(raw).value
+        return self._decoded(item_id.encode(), raw).value
 
     def drop(self, ids: Sequence[str]) -> int:
         if not ids:

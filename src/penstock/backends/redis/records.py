@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -68,14 +68,18 @@ def level_of(priority: int) -> int:
     return MAX_PRIORITY - priority
 
 
-def decode_state(raw: bytes) -> StateRecord:
+#: Text of a stored reason.
+ReadReason = Callable[[bytes], str]
+
+
+def decode_state(raw: bytes, read_reason: ReadReason = bytes.decode) -> StateRecord:
     if raw[:1] == bytes((_AWAY,)):
-        record = _decode_state(raw[_AWAY_BYTES:])
+        record = _decode_state(raw[_AWAY_BYTES:], read_reason)
         return msgspec.structs.replace(record, transfer=raw[1:_AWAY_BYTES])
-    return _decode_state(raw)
+    return _decode_state(raw, read_reason)
 
 
-def _decode_state(raw: bytes) -> StateRecord:
+def _decode_state(raw: bytes, read_reason: ReadReason) -> StateRecord:
     try:
         numbers = _FIXED.unpack_from(raw)
         key_bytes = numbers[-1]
@@ -86,7 +90,7 @@ def _decode_state(raw: bytes) -> StateRecord:
         if reason_end != len(raw) or not 1 <= numbers[0] <= GONE:
             raise StorageCorrupt(f"state record of {len(raw)} bytes does not decode")
         consumer, reason = raw[at + 2 : consumer_end], raw[consumer_end + 4 : reason_end]
-        fields: list[Any] = [*numbers[:-1], key, consumer.decode(), reason.decode()]
+        fields: list[Any] = [*numbers[:-1], key, consumer.decode(), read_reason(reason)]
         return StateRecord(*fields)
     except (struct.error, UnicodeDecodeError) as error:
         raise StorageCorrupt(f"state record does not decode: {error}") from error
@@ -233,11 +237,11 @@ def encode_counters(counters: Counters) -> bytes:
 # -- frames of a journal ------------------------------------------------------------------------
 
 #: version, events, first seq, time, then the counts after it: delayed, ready, leased, done, dead.
-_HEAD = struct.Struct(">BIQQ5Q")
+HEAD = struct.Struct(">BIQQ5Q")
 #: kind, columns, rows, time, attempt, due, bytes of consumer, reason and extra.
-_RUN = struct.Struct(">BBIQIQIII")
-_DIGITS = 8
-_ATTEMPTS, _DUE, _TEXTS = 1, 2, (4, 8, 16)
+RUN = struct.Struct(">BBIQIQIII")
+DIGITS = 8
+ATTEMPTS, DUE, TEXTS = 1, 2, (4, 8, 16)
 
 
 class FrameHead(msgspec.Struct, frozen=True, gc=False):
@@ -255,7 +259,7 @@ class FrameHead(msgspec.Struct, frozen=True, gc=False):
 
 def decode_head(raw: bytes) -> FrameHead:
     try:
-        version, count, first_seq, at_us, *counts = _HEAD.unpack_from(raw)
+        version, count, first_seq, at_us, *counts = HEAD.unpack_from(raw)
     except struct.error as error:
         raise StorageCorrupt(f"journal frame of {len(raw)} bytes has no head") from error
     if version != FRAME_VERSION:
@@ -265,19 +269,27 @@ def decode_head(raw: bytes) -> FrameHead:
 
 def verify(raw: bytes) -> None:
     """Raise `StorageCorrupt` unless the checksum fits."""
-    digest = hashlib.sha1(raw[:-_DIGITS], usedforsecurity=False).hexdigest()
-    if digest[:_DIGITS].encode() != raw[-_DIGITS:]:
+    digest = hashlib.sha1(raw[:-DIGITS], usedforsecurity=False).hexdigest()
+    if digest[:DIGITS].encode() != raw[-DIGITS:]:
         raise StorageCorrupt(f"journal frame of {len(raw)} bytes fails its checksum")
 
 
-def decode_events(raw: bytes, after: int = 0) -> Iterator[Event]:
+#: Text of an event's reason, by the id of its message.
+ReadEventReason = Callable[[bytes, bytes], str]
+
+
+def _as_it_is(raw_id: bytes, reason: bytes) -> str:
+    return reason.decode()
+
+
+def decode_events(raw: bytes, after: int = 0, read_reason: ReadEventReason = _as_it_is) -> Iterator[Event]:
     """Events of a frame after a seq, in order."""
     verify(raw)
     head = decode_head(raw)
-    seq, at, end = head.first_seq, _HEAD.size, len(raw) - _DIGITS
+    seq, at, end = head.first_seq, HEAD.size, len(raw) - DIGITS
     try:
         while at < end:
-            rows, size, events = _decode_run(raw, at, seq, after)
+            rows, size, events = _decode_run(raw, at, seq, after, read_reason)
             yield from events
             seq, at = seq + rows, at + size
     except (struct.error, UnicodeDecodeError, KeyError) as error:
@@ -286,41 +298,43 @@ def decode_events(raw: bytes, after: int = 0) -> Iterator[Event]:
         raise StorageCorrupt(f"journal frame at seq {head.first_seq} has {seq - head.first_seq} events")
 
 
-def _decode_run(raw: bytes, start: int, seq: int, after: int) -> tuple[int, int, list[Event]]:
+def _decode_run(
+    raw: bytes, start: int, seq: int, after: int, read_reason: ReadEventReason
+) -> tuple[int, int, list[Event]]:
     """(events, bytes, those after a seq) of the run that begins there."""
-    code, columns, rows, at_us, attempt, due_us, *lengths = _RUN.unpack_from(raw, start)
-    at = start + _RUN.size
+    code, columns, rows, at_us, attempt, due_us, *lengths = RUN.unpack_from(raw, start)
+    at = start + RUN.size
     ids = [raw[i : i + 16] for i in range(at, at + 16 * rows, 16)]
     at += 16 * rows
     attempts: tuple[int, ...] = (attempt,) * rows
-    if columns & _ATTEMPTS:
+    if columns & ATTEMPTS:
         attempts = struct.unpack_from(f">{rows}I", raw, at)
         at += 4 * rows
     dues: tuple[int, ...] = (due_us,) * rows
-    if columns & _DUE:
+    if columns & DUE:
         dues = struct.unpack_from(f">{rows}Q", raw, at)
         at += 8 * rows
     texts = []
-    for length, flag in zip(lengths, _TEXTS, strict=True):
+    for length, flag in zip(lengths, TEXTS, strict=True):
         blob = raw[at : at + length]
-        texts.append(_split(blob, rows) if columns & flag else [blob.decode()] * rows)
+        texts.append(split_texts(blob, rows) if columns & flag else [blob] * rows)
         at += length
     consumers, reasons, extras = texts
     kind, at_ns = KINDS_BY_CODE[code], at_us * 1000
     events = [
         Event(
             seq + row, at_ns, kind, ids[row], attempts[row], dues[row] * 1000,
-            consumers[row], reasons[row], extras[row],
+            consumers[row].decode(), read_reason(ids[row], reasons[row]), extras[row].decode(),
         )
         for row in range(max(0, after + 1 - seq), rows)
     ]  # fmt: skip
     return rows, at - start, events
 
 
-def _split(blob: bytes, rows: int) -> list[str]:
+def split_texts(blob: bytes, rows: int) -> list[bytes]:
     sizes = struct.unpack_from(f">{rows}I", blob)
     out, at = [], 4 * rows
     for size in sizes:
-        out.append(blob[at : at + size].decode())
+        out.append(blob[at : at + size])
         at += size
     return out

@@ -31,6 +31,8 @@ class Repairing:
         fresh = fresh_counters(q.number, q.changed, self._engine.now_us(), q.settings)
         self._step(q, "begin", encode_counters(fresh))
         try:
+            # Locked from here on: what was changed just before must not be undone when it is unlocked.
+            q = self._engine.load(name) or q
             removed = self._rebuild(q)
         except StorageError:
             # What is left undone is found by the next check; a locked queue would serve nobody until then.
@@ -73,7 +75,7 @@ class Repairing:
             cursor, page = server.command("HSCAN", bodies, cursor, "COUNT", 200)
             for raw_id, raw in pairs(page):
                 try:
-                    body = decode_body(raw)
+                    body = decode_body(self._engine.opened_body(q, raw_id, raw))
                 except StorageCorrupt as error:
                     item = self._quarantine.row(q.name, "bodies", raw_id, str(error), raw)
                     server.command("HSET", self._engine.keys.quarantine, *item)

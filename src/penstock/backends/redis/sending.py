@@ -118,14 +118,19 @@ class Sending:
                 shapes[item.shape] = len(shapes) + 1
         rows = b""  # All of one shape, and plain: nothing to say of each.
         if not plain:
-            rows = b"".join([_row(item, shapes[item.shape]) for item in items])
+            secret = self._engine.seals.dedup_secret
+            rows = b"".join([_row(item, shapes[item.shape], secret) for item in items])
         elif len(shapes) > 1:
             pack = _PLAIN_ROW.pack
             rows = b"".join([pack(shapes[item.shape]) for item in items])
-        sent: list[Arg] = [len(items), rows, int(plain), len(shapes), *shapes]
-        for item in items:
-            sent += (item.raw_id, item.body)
-        reply = self._engine.run("enqueue", [q], *sent)
+
+        def sealed() -> list[Arg]:
+            sent: list[Arg] = [len(items), rows, int(plain), len(shapes), *shapes]
+            for item in items:
+                sent += (item.raw_id, self._engine.sealed_body(q, item.raw_id, item.body))
+            return sent
+
+        reply = self._engine.run_sealed("enqueue", [q], sealed)
         answers: Sequence[bytes] = reply[2] if len(reply) > 2 else [b""] * len(items)
         return answers
 
@@ -241,13 +246,16 @@ class Sending:
                 good.append((item, found))
         if not good:
             return []
-        rows, sent = [], []
+        rows: list[bytes] = []
+        bodies: list[tuple[_Item, bytes]] = []
         for item, (record, raw) in good:
             m, old = item.m, decode_body(raw)
             body = _body(m, {**m.headers, **owned(old.headers)}, old.dedup_id)
             rows.append(_REPLACE_ROW.pack(record.seq, m.weight, _us(m.delay_s), _us(m.ttl_s)))
-            sent += [item.raw_id, item.shape[:-2], encode_body(body, q.compress_over_bytes)]
-        answers = self._engine.run("replace", [q], b"".join(rows), *sent)[2]
+            bodies.append((item, encode_body(body, q.compress_over_bytes)))
+        answers = self._engine.run_sealed(
+            "replace", [q], lambda: [b"".join(rows), *self._replacements(q, bodies)]
+        )[2]
         again = []
         for (item, _), answer in zip(good, answers, strict=True):
             if answer == ord("1"):
@@ -255,6 +263,10 @@ class Sending:
             else:
                 again.append(item)
         return again
+
+    def _replacements(self, q: Known, bodies: Sequence[tuple[_Item, bytes]]) -> Iterator[Arg]:
+        for item, body in bodies:
+            yield from (item.raw_id, item.shape[:-2], self._engine.sealed_body(q, item.raw_id, body))
 
 
 _Found = tuple[StateRecord, bytes]
@@ -276,12 +288,12 @@ def _us(seconds: float | None) -> int:
     return 0 if not seconds else max(1, round(seconds * 1_000_000))
 
 
-def _row(item: _Item, number: int) -> bytes:
+def _row(item: _Item, number: int, secret: bytes) -> bytes:
     m = item.m
     hashed, flags = bytes(16), GIVEN if m.id is not None else 0
     if m.dedup_id is not None:
         flags |= DEDUP
-        hashed = hashlib.blake2b(m.dedup_id.encode(), digest_size=16).digest()
+        hashed = hashlib.blake2b(m.dedup_id.encode(), digest_size=16, key=secret).digest()
     return _ROW.pack(number, flags, _us(m.delay_s), _us(m.ttl_s), hashed)
 
 

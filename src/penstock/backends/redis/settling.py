@@ -5,6 +5,7 @@ A decision is applied to what the same lease still holds: its token, the seq of 
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -13,16 +14,19 @@ from penstock.backends.meters import QueueMeter
 from penstock.backends.redis.connecting import Arg
 from penstock.backends.redis.engine import Engine, Known
 from penstock.backends.redis.hooking import Hooking
-from penstock.backends.redis.looking import SLICE, Looking
+from penstock.backends.redis.looking import SLICE, Found, Looking
 from penstock.backends.redis.records import CODES, StateRecord, stored_body
 from penstock.backends.redis.transferring import DEAD as DEAD_LETTER
 from penstock.backends.redis.transferring import Transfer, Transferring, as_arriving
 from penstock.clock import to_ns
-from penstock.errors import PenstockError, QueueNotFound, StaleReceipt, as_answer
+from penstock.codec.body import Body
+from penstock.errors import PenstockError, QueueNotFound, StaleReceipt, StorageCorrupt, as_answer
 from penstock.hooks.scripts import Verdict
 from penstock.hooks.wire import Failure
-from penstock.message import OK, Outcome, State, parse_receipt
+from penstock.message import OK, Outcome, State, format_id, parse_receipt
 from penstock.scheduling.retry import retry_delay_s
+
+log = logging.getLogger("penstock")
 
 NACKED, RELEASED = 6, 7
 BACK, DEAD, DROPPED = b"b", b"x", b"o"
@@ -191,10 +195,12 @@ class Settling:
             rows = b"".join(
                 [_ROW.pack(token, action, delay.to_bytes(8, "big")) for _, token, action, delay, _ in some]
             )
-            sent: list[Arg] = [kind, rows]
-            for raw_id, _, _, _, why in some:
-                sent += (raw_id, why.encode())
-            answers = self._engine.run("settle", [q], *sent)[2]
+
+            def sent(some: Sequence[_Settled] = some, rows: bytes = rows) -> list[Arg]:
+                reasons = ((one[0], self._engine.sealed_reason(q, one[0], one[4])) for one in some)
+                return [kind, rows, *(arg for pair in reasons for arg in pair)]
+
+            answers = self._engine.run_sealed("settle", [q], sent)[2]
             over += [one[0] for one, answer in zip(some, answers, strict=True) if answer == ord("0")]
         return over
 
@@ -213,8 +219,9 @@ class Settling:
         transfers: list[Transfer] = []
         by_id = {raw_id: (raw_id, record, why) for raw_id, record, why in dying}
         for (raw_id, record, why), one in zip(dying, found, strict=True):
-            if one is not None:
-                transfers.append(as_arriving(DEAD_LETTER, q.name, raw_id, record, one[1], why))
+            body = _body(q, raw_id, record, one)
+            if body is not None:
+                transfers.append(as_arriving(DEAD_LETTER, q.name, raw_id, record, body, why))
         answers = self._transferring.transfer(q, target, transfers, DEAD_LETTER)
         over = [t.raw_id for t, answer in zip(transfers, answers, strict=True) if answer == b"0"]
         went = {t.raw_id for t, answer in zip(transfers, answers, strict=True) if answer == b"1"}
@@ -229,15 +236,24 @@ class Settling:
         cases: list[tuple[int, Failure]] = []
         found = self._looking.find(q, [raw_id for raw_id, _ in failed])
         for (raw_id, record), one in zip(failed, found, strict=True):
-            if one is not None:
+            body = _body(q, raw_id, record, one)
+            if body is not None:
                 last = kind == "reject" or record.attempts >= q.settings.max_attempts
-                body = stored_body(record, one[1])
                 case = Failure(kind, reason, delay_s, record.consumer, record.attempts, last, raw_id, body)
                 cases.append((record.seq, case))
         verdicts = self._hooking.failed(q, [case for _, case in cases])
         return {
             token: verdict for (token, _), verdict in zip(cases, verdicts, strict=True) if verdict is not None
         }
+
+
+def _body(q: Known, raw_id: bytes, record: StateRecord, found: Found | None) -> Body | None:
+    """None for a damaged one, which must not keep the queue from going on: it dies where it is."""
+    try:
+        return None if found is None else stored_body(record, found[1])
+    except StorageCorrupt as error:
+        log.error("queue %r, message %s cannot be settled as others: %s", q.name, format_id(raw_id), error)
+        return None
 
 
 def stale(receipt: object) -> Outcome:

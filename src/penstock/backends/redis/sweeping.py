@@ -8,11 +8,11 @@ import threading
 
 from penstock.backends.redis.connecting import pairs
 from penstock.backends.redis.engine import Engine, Known, QueueChanged
-from penstock.backends.redis.records import decode_state
+from penstock.backends.redis.rekeying import Rekeying
 from penstock.backends.redis.settling import Settling
 from penstock.backends.redis.transferring import Transferring
 from penstock.backends.redis.worlds import Worlds
-from penstock.errors import PenstockError, QueueNotFound, StorageError, StorageFull
+from penstock.errors import KeyMissing, PenstockError, QueueNotFound, StorageError, StorageFull
 
 log = logging.getLogger("penstock")
 
@@ -29,9 +29,15 @@ class Sweeping:
     """Sweeps one store."""
 
     def __init__(
-        self, engine: Engine, settling: Settling, worlds: Worlds, transferring: Transferring
+        self,
+        engine: Engine,
+        settling: Settling,
+        worlds: Worlds,
+        rekeying: Rekeying,
+        transferring: Transferring,
     ) -> None:
         self._engine = engine
+        self._rekeying = rekeying
         self._settling = settling
         self._transferring = transferring
         self._worlds = worlds
@@ -51,7 +57,8 @@ class Sweeping:
             self._last = name
             if done >= budget:
                 return done
-        return done + self._trim_worlds(budget - done)
+        done += self._trim_worlds(budget - done)
+        return done + (self._rekeying.slice() if done < budget else 0)
 
     def tidy(self, budget: int) -> int:
         """The same for the next few queues alone: however many there are, a round costs the same."""
@@ -65,6 +72,8 @@ class Sweeping:
             done += self._queue(raw.decode(), budget - done)
         if self._cursor == 0:
             done += self._trim_worlds(budget - done)
+        if done < budget:
+            done += self._rekeying.slice()
         return done
 
     def is_mine(self, me: bytes) -> bool:
@@ -82,8 +91,8 @@ class Sweeping:
             self._failing.discard(name)
         except QueueNotFound:
             self._failing.discard(name)  # Deleted meanwhile.
-        except StorageFull:
-            raise  # The server's trouble, not the queue's.
+        except (KeyMissing, StorageFull):
+            raise  # The store's trouble or the server's, not the queue's.
         except StorageError as error:
             if name not in self._failing and not self._engine.closed.is_set():
                 log.error("queue %r cannot be swept, the others are: %s", name, error)
@@ -109,7 +118,10 @@ class Sweeping:
         keep_s, size = q.settings.journal_retention_s, q.settings.journal_max_bytes
         kept_us = "" if keep_s is None else round(keep_s * 1_000_000)
         reply = self._engine.run("sweep", [q], kept_us, "" if size is None else size)
-        ended = [(raw_id, decode_state(raw)) for raw_id, raw in zip(reply[3], reply[4], strict=True)]
+        ended = [
+            (raw_id, self._engine.record_to_settle(q, raw_id, raw))
+            for raw_id, raw in zip(reply[3], reply[4], strict=True)
+        ]
         if ended:
             self._settling.release(q, ended)
         for transfer in reply[5]:

@@ -11,7 +11,7 @@ import msgspec
 from penstock.backends.burial import buried, revived
 from penstock.backends.redis.connecting import Arg
 from penstock.backends.redis.engine import Engine, Known
-from penstock.backends.redis.records import BURIED, CODES, StateRecord, lane, level_of, stored_body
+from penstock.backends.redis.records import BURIED, CODES, StateRecord, lane, level_of
 from penstock.codec.body import Body, encode_body
 from penstock.message import DEFAULT_PRIORITY, State
 
@@ -40,10 +40,9 @@ class Parcel(NamedTuple):
 
 
 def as_arriving(
-    kind: int, queue: str, raw_id: bytes, record: StateRecord, raw: bytes, reason: str = ""
+    kind: int, queue: str, raw_id: bytes, record: StateRecord, body: Body, reason: str = ""
 ) -> Transfer:
-    """What a message of a queue becomes in another one."""
-    body = stored_body(record, raw)
+    """What a message of a queue becomes in another one; `body` as it is here, with its times."""
     if kind == DEAD:
         body = buried(body, queue, record.attempts, reason or record.reason)
     elif kind == REDRIVEN:
@@ -78,10 +77,18 @@ class Transferring:
 
     def _send(self, q: Known, target: Known, kind: int, parcels: Sequence[Parcel]) -> list[bytes]:
         rows = [_ROW.pack(one.transfer.seq, one.transfer.body.expires_at_ns // 1000) for one in parcels]
-        head: list[Arg] = [
-            kind, q.name.encode(), target.name.encode(), bytes((flags_of(kind),)), b"".join(rows)
-        ]  # fmt: skip
-        reply = self._engine.run("transfer", [q, target], *head, *contents(parcels))
+        names = q.name.encode(), target.name.encode()
+
+        def sealed() -> list[Arg]:
+            sent: list[Arg] = [kind, *names, bytes((flags_of(kind),)), b"".join(rows)]
+            for one in parcels:
+                # Each queue has the reason in its journal, sealed for itself.
+                raw_id, reason = one.transfer.raw_id, one.transfer.reason
+                reasons = [self._engine.sealed_reason(queue, raw_id, reason) for queue in (q, target)]
+                sent += (raw_id, one.line, self._engine.sealed_body(target, raw_id, one.body), *reasons)
+            return sent
+
+        reply = self._engine.run_sealed("transfer", [q, target], sealed)
         return [reply[2][i : i + 1] for i in range(len(reply[2]))]
 
     # -- what was interrupted: on one server, nothing ever is
@@ -104,14 +111,6 @@ def packed(target: Known, one: Transfer) -> Parcel:
     priority = DEFAULT_PRIORITY if target.settings.fifo else one.body.priority
     line = lane(level_of(priority), one.body.fairness_key.encode())
     return Parcel(one, line, encode_body(_without_times(one.body), target.compress_over_bytes))
-
-
-def contents(parcels: Sequence[Parcel]) -> list[Arg]:
-    """Id, lane, body and reason of each."""
-    out: list[Arg] = []
-    for one in parcels:
-        out += (one.transfer.raw_id, one.line, one.body, one.transfer.reason.encode())
-    return out
 
 
 def _without_times(body: Body) -> Body:

@@ -12,6 +12,7 @@ import msgspec
 from penstock.backends.redis.connecting import Arg, pairs
 from penstock.backends.redis.engine import CHANGED, Engine
 from penstock.backends.redis.scripts import script
+from penstock.backends.redis.seals import FRAMES
 from penstock.clock import to_ns
 from penstock.codec.entry import check_entry, chunked, decode_entries, decode_entry_head, encode_entries
 from penstock.errors import InvalidMessage, StorageCorrupt
@@ -36,6 +37,11 @@ class World(msgspec.Struct, array_like=True):
 
 
 _decode = msgspec.msgpack.Decoder(World).decode
+
+
+def frame_key(world: str, last_seq: int) -> bytes:
+    """What binds a frame to its place."""
+    return world.encode() + last_seq.to_bytes(8, "big")
 
 
 def _packed(world: World) -> bytes:
@@ -79,14 +85,16 @@ class Worlds:
                 reply = engine.server.run(script("world_append"), self.keys(world), [*engine.head(), *args])
                 if reply[0] != CHANGED:
                     return [format_id(raw_id) for raw_id in ids]
+                engine.seals.look()
 
-    def keys(self, world: str) -> tuple[bytes, bytes, bytes]:
+    def keys(self, world: str) -> tuple[bytes, bytes, bytes, bytes]:
         keys = self._engine.keys
-        return keys.worlds, keys.entries, keys.world(world)
+        return keys.worlds, keys.entries, keys.world(world), keys.store
 
     def appending(self, world: str, entries: Sequence[Entry], ids: Sequence[bytes]) -> list[Arg]:
         """What a script needs to append these: fenced by the record as it is now."""
-        name, at_ns = world.encode(), self._engine.now_us() * 1000
+        engine = self._engine
+        name, at_ns, fence = world.encode(), engine.now_us() * 1000, engine.seals.fence
         raw = self._raw(world)
         row = _unpacked(raw)
         frames: list[Arg] = []
@@ -100,9 +108,10 @@ class Worlds:
             row.vectors += sum(entry.vector is not None for entry in chunk)
             frame = encode_entries(chunk, raw_ids, row.next_seq, at_ns, row.vectors)
             row.next_seq += len(chunk)
+            frame = engine.seals.seal(FRAMES, frame_key(world, row.next_seq - 1), frame)
             row.bytes += len(frame)
             frames += (b"%d-0" % (row.next_seq - 1), frame)
-        return [name, raw or b"", _packed(row), len(frames) // 2, len(entries), *frames, *places]
+        return [fence, name, raw or b"", _packed(row), len(frames) // 2, len(entries), *frames, *places]
 
     def scan(
         self,
@@ -137,13 +146,19 @@ class Worlds:
         return out
 
     def _frames(self, world: str, after: int, page: int = PAGE) -> Iterator[bytes]:
-        """Stored frames that have entries after a seq, in order."""
+        """Frames that have entries after a seq, in order, opened."""
+        for seq, raw in self.stored_frames(world, after, page):
+            yield self._engine.seals.open(FRAMES, frame_key(world, seq), raw)
+
+    def stored_frames(self, world: str, after: int, page: int = PAGE) -> Iterator[tuple[int, bytes]]:
+        """The same as they are stored, each with its last seq."""
         stream = self._engine.keys.world(world)
         start = b"%d-0" % (after + 1)
         while rows := self._engine.server.command("XRANGE", stream, start, "+", "COUNT", page):
             for entry_id, fields in rows:
-                yield fields[1] if isinstance(fields, list) else fields[b"f"]
-                start = b"%d-0" % (int(entry_id.split(b"-")[0]) + 1)
+                seq = int(entry_id.split(b"-")[0])
+                yield seq, fields[1] if isinstance(fields, list) else fields[b"f"]
+                start = b"%d-0" % (seq + 1)
 
     def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Entries of any worlds, in the order of the ids; None for what is not there."""
@@ -190,10 +205,11 @@ class Worlds:
             while True:
                 raw = self._raw(world)
                 row = msgspec.structs.replace(_unpacked(raw), retention_s=kept_s, max_bytes=size)
-                args: list[Arg] = [name, raw or b"", _packed(row), 0, 0]
+                args: list[Arg] = [engine.seals.fence, name, raw or b"", _packed(row), 0, 0]
                 reply = engine.server.run(script("world_append"), self.keys(world), [*engine.head(), *args])
                 if reply[0] != CHANGED:
                     return
+                engine.seals.look()
 
     def trim(self, world: str, now_us: int, limit: int) -> int:
         """Remove up to so many frames that are past the world's age or size."""
@@ -202,14 +218,15 @@ class Worlds:
         too_old_ns = now_us * 1000 - to_ns(row.retention_s) if row.retention_s is not None else 0
         ids: list[Arg] = []
         removed = 0
-        for frame in self._frames(world, row.base_seq):
+        for seq, stored in self.stored_frames(world, row.base_seq):
+            frame = self._engine.seals.open(FRAMES, frame_key(world, seq), stored)
             count, first_seq, at_ns, vectors = decode_entry_head(frame)
             too_big = row.max_bytes is not None and row.bytes > row.max_bytes
             if removed == limit or not (at_ns < too_old_ns or too_big):
                 break
             ids += (parse_id(entry.id or "") for entry in decode_entries(frame, world))
             row.base_seq, row.base_vectors = first_seq + count - 1, vectors
-            row.bytes -= len(frame)
+            row.bytes -= len(stored)
             removed += 1
         if not removed:
             return 0
@@ -236,11 +253,12 @@ class Worlds:
             try:
                 row = _unpacked(record)
                 seq, size = row.base_seq, 0
-                for frame in self._frames(world, row.base_seq):
+                for last, stored in self.stored_frames(world, row.base_seq):
+                    frame = self._engine.seals.open(FRAMES, frame_key(world, last), stored)
                     entries = list(decode_entries(frame, world))
                     if entries[0].seq != seq + 1:
                         yield world, f"{entries[0].seq} follows {seq}"
-                    seq, size = entries[-1].seq, size + len(frame)
+                    seq, size = entries[-1].seq, size + len(stored)
                 if (seq, size) != (row.next_seq - 1, row.bytes) and self._raw(world) == record:
                     yield world, f"{seq} entries of {size} bytes, not {row.next_seq - 1} of {row.bytes}"
             except StorageCorrupt as error:
@@ -249,6 +267,14 @@ class Worlds:
     def _raw(self, world: str) -> bytes | None:
         raw: Any = self._engine.server.command("HGET", self._engine.keys.worlds, world.encode())
         return None if raw is None else bytes(raw)
+
+    def record(self, world: str) -> World:
+        return _unpacked(self._raw(world))
+
+    @staticmethod
+    def sized(record: World, size_bytes: int) -> tuple[bytes, bytes]:
+        """A record as it is stored, and as it is once its frames have so many bytes."""
+        return _packed(record), _packed(msgspec.structs.replace(record, bytes=size_bytes))
 
     def _record(self, world: str) -> World:
         checked_name(world, "world name")

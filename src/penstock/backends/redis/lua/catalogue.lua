@@ -1,13 +1,13 @@
 -- Create, change and delete queues, and record it in the system's world: all of it or nothing.
--- KEYS: store, queues, worlds, entries, frames of the system's world; then all keys of each queue.
+-- KEYS: store, queues, worlds, entries, frames of the system's world, store; then all keys of each queue.
 -- ARGV: 3 version of the catalogue, 4 changes; op ('c', 'u', 'd'), name, row and counters of each; then what is to be
 -- appended (see _worlds.lua). Answers {0} or {-2} where the catalogue is not as it was.
 --: flows steps worlds limits
-local OF_QUEUE, FIRST = F + 9, 5
+local OF_QUEUE, FIRST = F + 9, 6
 local changes = tonumber(ARGV[4])
 if changes > 0 and appended(KEYS[4], 5 + 4 * changes) then return {DONE_NOW} end
 if (call('HGET', KEYS[1], 'version') or '0') ~= ARGV[3] then return {CHANGED} end
-if changes > 0 and not append_world({KEYS[3], KEYS[4], KEYS[5]}, 5 + 4 * changes) then return {CHANGED} end
+if changes > 0 and not append_world({KEYS[3], KEYS[4], KEYS[5], KEYS[1]}, 5 + 4 * changes) then return {CHANGED} end
 call('HINCRBY', KEYS[1], 'version', 1)
 
 for i = 1, changes do

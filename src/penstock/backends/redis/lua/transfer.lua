@@ -1,20 +1,20 @@
 -- Messages go from one queue to another: dead letters, moved and redriven ones.
 -- Touches c m s z o d l y t h j b k a x i f0-f9 of both queues; the target's keys follow the source's.
 -- ARGV: 3 and 4 settings, 5 kind of event (8 dead, 9 redriven, 10 moved), 6 and 7 names, 8 flags of the new records,
--- 9 rows; then id, lane, body and reason of each. A row: seq that the record must have (8), expiry (8).
+-- 9 rows; then id, lane, body and the reasons for both journals of each. A row: seq that the record must have (8), expiry (8).
 -- Answers {0, time, '1' gone over, '0' not as it was, '2' there already, for each}.
 --: flows steps
 local TARGET = F + 9
 local q, no = open(0, 3)
 if not q then return no end
-local kind, flags, rows, n = tonumber(ARGV[5]), ARGV[8], ARGV[9], (#ARGV - 9) / 4
+local kind, flags, rows, n = tonumber(ARGV[5]), ARGV[8], ARGV[9], (#ARGV - 9) / 5
 if q.again then return same_again(q, n) end
 local t, not_there = open(TARGET, 4)
 if not t then return not_there end
 local ids, answers, seen = {}, {}, {}
-for i = 1, n do ids[i] = ARGV[6 + 4 * i] end
+for i = 1, n do ids[i] = ARGV[5 + 5 * i] end
 local here, there = call('HMGET', KEYS[S], unpack(ids)), call('HMGET', KEYS[TARGET + S], unpack(ids))
-local gone, recs, attempts, dues, reasons, bodies = {}, {}, {}, {}, {}, {}
+local gone, recs, attempts, dues, reasons, arrivals, bodies = {}, {}, {}, {}, {}, {}, {}
 local now_ready, now_delayed = {ids = {}, recs = {}}, {ids = {}, recs = {}}
 for i = 1, n do
   local id, rec, other = ids[i], here[i], there[i]
@@ -29,13 +29,14 @@ for i = 1, n do
       local place = delayed and visible8 .. sub(seq8, 3) .. sub(rec, 69, 70)
         or last_place(t, t.c[SEQ] + at, sub(rec, 69, 70))
       if other then unhold(t, id) end
-      gone[at], recs[at], attempts[at], dues[at], reasons[at] = id, rec, sub(rec, 3, 6), visible8, ARGV[9 + 4 * i]
-      bodies[2 * at - 1], bodies[2 * at] = id, ARGV[8 + 4 * i]
+      gone[at], recs[at], attempts[at], dues[at], reasons[at] = id, rec, sub(rec, 3, 6), visible8, ARGV[8 + 5 * i]
+      arrivals[at] = ARGV[9 + 5 * i]
+      bodies[2 * at - 1], bodies[2 * at] = id, ARGV[7 + 5 * i]
       local list = delayed and now_delayed or now_ready
       list.ids[#list.ids + 1] = id
       list.recs[#list.recs + 1] = (delayed and '\1' or '\2') .. flags .. '\0\0\0\0' .. now8
         .. (delayed and visible8 or zero8) .. sub(rows, 16 * i - 7, 16 * i) .. seq8 .. visible8
-        .. sub(rec, 47, 54) .. place .. ARGV[7 + 4 * i] .. '\0\0\0\0\0\0'
+        .. sub(rec, 47, 54) .. place .. ARGV[6 + 5 * i] .. '\0\0\0\0\0\0'
       answers[i], seen[id] = '1', true
     end
   end
@@ -53,7 +54,7 @@ if #gone > 0 then
   if #now_ready.ids > 0 then enter_ready(t, now_ready.ids, now_ready.recs, false) end
   if #now_delayed.ids > 0 then enter(t, 1, now_delayed.ids, now_delayed.recs) end
   t.c[ENQUEUED_TOTAL] = t.c[ENQUEUED_TOTAL] + #gone
-  record(t, 1, #gone, joined, 0, column(dues, 8), '', reasons, ARGV[6])
+  record(t, 1, #gone, joined, 0, column(dues, 8), '', arrivals, ARGV[6])
   rate(t, 'e', #gone)
   remember_call(q, unusual(concat(answers)))
   close(q)

@@ -1,4 +1,4 @@
--- Forget the first frames of a world. KEYS: worlds, entries, frames of the world.
+-- Forget the first frames of a world. KEYS: worlds, entries, frames of the world, store.
 -- ARGV: 3 name, 4 record as it was, 5 as it will be, 6 frames to remove, then ids of their entries.
 -- Answers {0} or {-2} where the world is not as it was.
 if call('HGET', KEYS[1], ARGV[3]) ~= ARGV[4] then return {CHANGED} end

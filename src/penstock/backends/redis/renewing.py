@@ -1,0 +1,61 @@
+"""Stored values sealed once more with the active key: what each kind becomes, and what does not open."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from penstock.backends.redis.engine import OWN_REASONS, Engine, Known, is_sealed_text
+from penstock.backends.redis.records import verify
+from penstock.backends.redis.resealing import reason_of, with_reason, with_reasons
+from penstock.backends.redis.seals import BODIES, REASONS, VALUES
+from penstock.backends.unlocking import PLAIN
+from penstock.codec.sealed import key_id_of
+from penstock.errors import StorageCorrupt
+
+
+class Renewing:
+    """Renews values, and counts by key those that do not open: they are left as they are."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._seals = engine.seals
+        self.unreadable: Counter[str] = Counter()
+
+    def value(self, place: str, key: bytes, raw: bytes) -> bytes:
+        """A value as it should be stored: the very same bytes if it is so already, or does not open."""
+        seals = self._seals
+        if place == VALUES:
+            sealed = seals.is_sealed(raw)
+        else:
+            sealed = is_sealed_text(raw) if place == REASONS else key_id_of(raw) is not None
+        key_id = key_id_of(raw) if sealed else None
+        if key_id == seals.active:
+            return raw
+        plain = seals.opened(place, key, raw) if sealed else raw if seals.takes_plain else None
+        if plain is None:
+            self.unreadable[key_id or ""] += 1
+            return raw
+        return seals.seal(place, key, plain)
+
+    def body(self, q: Known, raw_id: bytes, raw: bytes) -> bytes:
+        return self.value(BODIES, q.token_start + raw_id, raw)
+
+    def record(self, q: Known, raw_id: bytes, raw: bytes) -> bytes:
+        old = reason_of(raw)
+        if old is None:
+            return self._damaged(raw)
+        new = self.reason(q, raw_id, old)
+        return raw if new is old else with_reason(raw, new)
+
+    def reason(self, q: Known, raw_id: bytes, raw: bytes) -> bytes:
+        return raw if raw in OWN_REASONS else self.value(REASONS, q.token_start + raw_id, raw)
+
+    def frame(self, q: Known, raw: bytes) -> bytes:
+        try:
+            verify(raw)  # A damaged one must not get a checksum that fits.
+            return with_reasons(raw, lambda raw_id, reason: self.reason(q, raw_id, reason))
+        except StorageCorrupt:
+            return self._damaged(raw)
+
+    def _damaged(self, raw: bytes) -> bytes:
+        self.unreadable[PLAIN] += 1
+        return raw
