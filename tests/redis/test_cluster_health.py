@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock import NewMessage
+from penstock.testing.harness import errors, ids, receipts, take
+from tests.docs.pages import DOCS
 from tests.redis.one_cluster import PATIENT, Place
 from tests.redis.servers import running_cluster, wait_until
 
@@ -54,6 +57,37 @@ def test_a_shard_that_is_down_and_slots_without_owner_are_told(tmp_path: Path) -
             assert f"1 of 3 shards do not answer: {cluster.masters[0].address}" in health.reasons["default"]
             assert wait_until(lambda: "slots have a master that failed" in str(ps.health().reasons))
             # The others go on.
+            ps.sweep()
             assert [one.payload for one in ps.queue("work").lease()] == [b"x"]
             with pytest.raises(penstock.BackendUnavailable):
                 ps.queue("spare").lease()
+
+
+#: Of docs/backends.md; the last four for a cluster.
+ACL = [
+    *("+@read", "+@write", "+@connection", "+eval", "+evalsha", "+publish", "+subscribe", "+unsubscribe"),
+    *("+time", "+info", "+config|get", "+cluster|slots", "+cluster|info", "+wait", "+asking"),
+]
+
+
+def test_the_user_of_the_page_may_do_everything() -> None:
+    assert " ".join(ACL[-4:]) in (DOCS / "backends.md").read_text()
+    place = Place()
+    rules = ["on", ">secret", f"~{place.prefix}ps1:*", "resetchannels", f"&{place.prefix}ps1:*", *ACL]
+    try:
+        for master in place.cluster.masters:
+            master.do("ACL", "SETUSER", "worker", *rules)
+        url = place.url.replace("://", "://worker:secret@") + "&min_replicas=1&replica_timeout=10s"
+        with penstock.open(url, clock=place.clock) as ps:
+            ps.create_queue("spare")
+            q = ps.create_queue("work", dead_letter="spare")
+            q.enqueue_many([NewMessage(b"x")] * 4)
+            assert errors(q.reject(receipts(take(q, 2)))) == [None, None]
+            assert errors(q.move(ids(q.iter()), target="spare")) == [None, None]
+            assert (ps.queue("spare").length(), ps.check().ok) == (4, True)
+            assert (ps.health().status, ps.health().reasons) == ("healthy", {})
+            ps.delete_queue("work")
+    finally:
+        for master in place.cluster.masters:
+            master.do("ACL", "DELUSER", "worker")
+        place.close()

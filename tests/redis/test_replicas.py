@@ -149,8 +149,8 @@ def test_a_failover_loses_what_no_replica_had_unless_it_was_asked_for(tmp_path: 
                 careful.queue("q").enqueue(b"told not to be")
             master.kill()
             replica.resume()
-            assert wait_until(lambda: replica.do("ROLE")[0] == b"master", 30)
-            assert wait_until(lambda: _payloads(plain) == [b"confirmed"], 30)
+            assert wait_until(lambda: replica.do("ROLE")[0] == b"master", 90)
+            assert wait_until(lambda: _payloads(plain) == [b"confirmed"], 90)
             assert plain.check().ok
 
 

@@ -89,10 +89,12 @@ def loss_reasons(server: Server, at_open: str) -> Iterator[str]:
     elif at_open not in (now, UNKNOWN):
         yield f"durability was {at_open!r} when the store was opened, and is {now!r} now; open it again"
     try:
-        policy = _settings(server.command("CONFIG", "GET", "maxmemory-policy")).get("maxmemory-policy")
+        told = server.everywhere("CONFIG", "GET", "maxmemory-policy")
     except (Unauthorized, StorageError):
         return
-    if policy not in (None, "noeviction"):
+    for policy in sorted(
+        {_settings(raw).get("maxmemory-policy", "noeviction") for raw in told} - {"noeviction"}
+    ):
         yield f"maxmemory-policy is {policy}: the server may throw away parts of queues; set noeviction"
 
 

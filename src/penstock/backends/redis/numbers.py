@@ -225,10 +225,10 @@ class Numbers:
         for name in self._engine.all_queues():
             with contextlib.suppress(QueueNotFound, StorageError):  # Deleted meanwhile, or damaged.
                 queues[name] = self._of_queue(name)
-        used = self._engine.server.command("INFO", "memory")
+        used = sum(map(_used_memory, self._engine.server.everywhere("INFO", "memory")))
         return BackendMetrics(
             queues=queues,
-            store_bytes=_used_memory(used),
+            store_bytes=used,
             sync_s=_nothing(SYNC_BOUNDS),
             group_commit_calls=_nothing(SIZE_BOUNDS),
         )

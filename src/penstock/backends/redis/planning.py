@@ -12,6 +12,7 @@ a queue that comes late changes nothing: numbers of queues and of settings only 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import msgspec
@@ -23,6 +24,8 @@ from penstock.backends.redis.scripts import script
 from penstock.backends.redis.worlds import Worlds
 from penstock.errors import StorageCorrupt
 from penstock.event import SYSTEM_WORLD
+
+log = logging.getLogger("penstock")
 
 _VERSION = b"\x01"
 
@@ -58,8 +61,13 @@ class PlannedCatalogue(Catalogue):
     def resume(self) -> None:
         """Carry out what someone else has planned, if there is something."""
         raw = self._engine.server.command("GET", self._engine.keys.plan)
-        if raw is not None:
+        if raw is None:
+            return
+        try:
             self._carry_out(raw)
+        except StorageCorrupt as error:
+            # Queues go on as they are; who wants to change them is told.
+            log.error("changes of queues that were planned cannot be made: %s", error)
 
     def _apply(self, version: int, changes: Sequence[Change]) -> bool:
         engine = self._engine

@@ -12,7 +12,14 @@ from penstock.backends.redis.rekeying import Rekeying
 from penstock.backends.redis.settling import Settling
 from penstock.backends.redis.transferring import Transferring
 from penstock.backends.redis.worlds import Worlds
-from penstock.errors import KeyMissing, PenstockError, QueueNotFound, StorageError, StorageFull
+from penstock.errors import (
+    BackendUnavailable,
+    KeyMissing,
+    PenstockError,
+    QueueNotFound,
+    StorageError,
+    StorageFull,
+)
 
 log = logging.getLogger("penstock")
 
@@ -40,6 +47,7 @@ class Sweeping:
         self._rekeying = rekeying
         self._settling = settling
         self._transferring = transferring
+        self._is_cluster = engine.server.settings.cluster
         self._worlds = worlds
         self._last = ""
         self._cursor = 0
@@ -91,9 +99,11 @@ class Sweeping:
             self._failing.discard(name)
         except QueueNotFound:
             self._failing.discard(name)  # Deleted meanwhile.
-        except (KeyMissing, StorageFull):
-            raise  # The store's trouble or the server's, not the queue's.
-        except StorageError as error:
+        except KeyMissing:
+            raise  # The store's trouble, not the queue's.
+        except (BackendUnavailable, StorageError) as error:
+            if isinstance(error, (BackendUnavailable, StorageFull)) and not self._is_cluster:
+                raise  # The server's: of a cluster, those of the others go on.
             if name not in self._failing and not self._engine.closed.is_set():
                 log.error("queue %r cannot be swept, the others are: %s", name, error)
             self._failing.add(name)
