@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import NewMessage, Penstock, Queue
+from penstock import NewMessage, Penstock, Queue, QueueNotFound
 from penstock.backends.redis.connecting import Script, Server
 from penstock.event import SYSTEM_WORLD
 from penstock.testing.folding import prove_journal, read_events
@@ -166,6 +166,35 @@ def test_someone_who_was_held_up_does_not_do_again_what_others_have_finished(
     assert errors(one.queue("work").move(found, target="spare")) == [None] * len(found)
     assert held_by(one.queue("work"), one.queue("spare")) == {"work": Counter(), "spare": Counter()}
     prove(one, one.queue("work"), one.queue("spare"))
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_target_that_is_deleted_in_the_middle_is_as_if_it_had_been_gone_before(
+    place: Place, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    one, other = place.open(1), place.open(2)
+    found = stocked(one, "move")
+    run = Server.run
+
+    def meanwhile(self: Server, script: Script, *args: Any, **options: Any) -> Any:
+        if script.name == "arrive":
+            monkeypatch.setattr(Server, "run", run)
+            other.delete_queue("spare")
+            if again:
+                other.create_queue("spare")
+        return run(self, script, *args, **options)
+
+    monkeypatch.setattr(Server, "run", meanwhile)
+    work = one.queue("work")
+    if again:
+        assert errors(work.move(found, target="spare")) == [None] * len(found)
+        assert held_by(work, one.queue("spare")) == {"work": Counter(), "spare": Counter(found)}
+    else:
+        with pytest.raises(QueueNotFound, match="spare"):
+            work.move(found, target="spare")
+        assert held_by(work) == {"work": Counter(found)}
+    prove(one, *(one.queue(settings.name) for settings in one.queues()))
+    assert not [key for key in place.stored() if key.endswith(b":v")]
 
 
 def test_what_is_on_its_way_is_shown_where_it_was_and_left_alone(place: Place) -> None:
