@@ -18,6 +18,9 @@ from penstock.redis_settings import RedisSettings
 MAX_REDIRECTIONS = 16
 #: While a slot moves, calls of several of its keys are put off: so long that is waited for.
 MOVING_S = 30.0
+#: What a call that is sent again writes beside its key: Valkey has replicas confirm what a connection wrote
+#: itself, and a call that is recognised writes nothing.
+MARK, MARK_MS = b":w", 60_000
 #: A script whose answer got lost is sent again for so long: servers recognise it for a minute.
 RECOGNISED_S = 45.0
 
@@ -58,9 +61,13 @@ class Call:
         self.result = result
         self.done = True
 
+    @property
+    def is_done_well(self) -> bool:
+        return self.done and not isinstance(self.result, PenstockError)
+
     def reopen(self) -> None:
         """Done, but not confirmed: it is sent again, and recognised."""
-        if self.done and not isinstance(self.result, PenstockError):
+        if self.is_done_well:
             self.done, self.is_sent, self.result = False, True, None
 
 
@@ -167,8 +174,11 @@ class Sender:
     ) -> Exception | None:
         """Send the calls and hear their answers; those without one may have been done all the same."""
         trouble: Exception | None = None
-        commands = [c for call in calls for c in _with_asking(call, asking)]
+        commands = [c for call in calls for c in _with_asking(call.command(), asking)]
         confirmed = [call for call in calls if call.is_confirmed and self._settings.min_replicas]
+        marks = [call.key + MARK for call in confirmed if call.is_sent and call.key is not None]
+        for key in marks:
+            commands += _with_asking(("SET", key, "", "PX", MARK_MS), asking)
         if confirmed:
             wait_ms = max(1, round(self._settings.replica_timeout_s * 1000))
             commands.append(("WAIT", self._settings.min_replicas, wait_ms))
@@ -184,9 +194,12 @@ class Sender:
                 waiting.pop()
                 trouble = self._take(call, reply, node) or trouble
             if confirmed:
+                for _ in range(len(marks) * (2 if asking else 1)):
+                    self._answer(connection)
                 problem = self._confirmation(connection)
-                confirmed = confirmed if problem else []
-                trouble = problem or trouble
+                # Of calls that were not done there is nothing to confirm: they go elsewhere.
+                confirmed = [call for call in confirmed if problem and call.is_done_well]
+                trouble = problem if confirmed else trouble
         finally:
             for call in waiting:
                 call.is_sent = True
@@ -195,15 +208,12 @@ class Sender:
         return trouble
 
     def _confirmation(self, connection: driver.AnyConnection) -> Exception | None:
-        """The answer to WAIT; an error if too few replicas have what this server had done by then.
-
-        Servers count from the last command of the connection, whether it wrote or not: a call that was done
-        before, and is recognised, is confirmed only when replicas have it.
-        """
+        """The answer to WAIT; an error if too few replicas have what this connection wrote."""
         wanted = self._settings.min_replicas
         have = self._answer(connection, (self._read_timeout_s or 0.0) + self._settings.replica_timeout_s)
         if isinstance(have, driver.ResponseError):
-            return have
+            # The server has become a replica itself, and what it did may be gone.
+            return have if failures.is_denied(have) else driver.ResponseError(f"NOREPLICAS {have}")
         if have >= wanted:
             return None
         return driver.ResponseError(
@@ -291,8 +301,8 @@ def delay_s(settings: RedisSettings, attempts: int, rng: random.Random) -> float
     return longest * (0.5 + rng.random() / 2)
 
 
-def _with_asking(call: Call, asking: bool) -> list[Sequence[Arg]]:
-    return [("ASKING",), call.command()] if asking else [call.command()]
+def _with_asking(command: Sequence[Arg], asking: bool) -> list[Sequence[Arg]]:
+    return [("ASKING",), command] if asking else [command]
 
 
 SENT_IN_CIRCLES = driver.ConnectionError("its servers send calls from one to the other and back")
