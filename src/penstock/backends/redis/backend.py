@@ -22,20 +22,14 @@ from penstock.backends.base import (
     RekeyReport,
     Throttle,
 )
+from penstock.backends.judging import silent
 from penstock.backends.redis.capabilities import HAVING, LISTS, LISTS_CLUSTER
 from penstock.backends.redis.catalogue import Catalogue
 from penstock.backends.redis.checking import Checking
 from penstock.backends.redis.connecting import Server
 from penstock.backends.redis.engine import Engine
 from penstock.backends.redis.ferrying import Ferrying
-from penstock.backends.redis.health import (
-    NONE,
-    channel_reasons,
-    durability_of,
-    loss_reasons,
-    reasons,
-    server_reasons,
-)
+from penstock.backends.redis.health import NONE, channel_reasons, durability_of, examined
 from penstock.backends.redis.hooking import Hooking
 from penstock.backends.redis.journal import Journals
 from penstock.backends.redis.keys import Keys
@@ -50,7 +44,6 @@ from penstock.backends.redis.rekeying import Rekeying
 from penstock.backends.redis.seals import Seals
 from penstock.backends.redis.sending import Sending
 from penstock.backends.redis.settling import Settling
-from penstock.backends.redis.shards import shard_reasons
 from penstock.backends.redis.sweeping import Housekeeper, Sweeping
 from penstock.backends.redis.transferring import Transferring
 from penstock.backends.redis.user_state import UserState
@@ -60,14 +53,7 @@ from penstock.capabilities import Capabilities
 from penstock.clock import Clock, to_ns
 from penstock.codec.body import check_duration
 from penstock.config import HookSettings
-from penstock.errors import (
-    BackendUnavailable,
-    DecryptFailed,
-    InvalidMessage,
-    KeyMissing,
-    Unauthorized,
-    Unsupported,
-)
+from penstock.errors import InvalidMessage, Unsupported
 from penstock.event import Entry, Event
 from penstock.message import (
     Delivery,
@@ -318,21 +304,13 @@ class RedisBackend:
 
     def health(self) -> BackendHealth:
         if self._engine.closed.is_set():
-            return BackendHealth("unhealthy", ["the store is closed"])
-        found: list[str] = []
-        try:
-            found += shard_reasons(self._server)
-            found += [
-                *loss_reasons(self._server, self._durability),
-                *self._channel_reasons,
-                *reasons(self._engine, self._numbers),
-                *server_reasons(self._server),
-                *self._hooking.reasons(),
-                *self._rekeying.given_up,
-            ]
-        except (BackendUnavailable, DecryptFailed, KeyMissing, Unauthorized) as error:
-            return BackendHealth("unhealthy", [*found, str(error)])
-        return BackendHealth("degraded" if found else "healthy", found)
+            return silent("the store is closed")
+        own = [*self._channel_reasons, *self._hooking.reasons(), *self._rekeying.given_up]
+        return examined(self._engine, self._numbers, self._durability, own, self.extra_health())
+
+    def extra_health(self) -> dict[str, int]:
+        """Numbers that a kind of store has of its own, as `HealthNumbers` names them: none here."""
+        return {}
 
     def metrics(self) -> BackendMetrics:
         return self._numbers.metrics()

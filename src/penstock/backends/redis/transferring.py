@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -61,19 +61,21 @@ class Transferring:
 
     def transfer(self, q: Known, target: Known, transfers: Sequence[Transfer], kind: int) -> list[bytes]:
         """For each '1' if it went, '0' if it is not as it was, '2' if the target has its id."""
-        answers: list[bytes] = []
+        return list(self.each(q, target, transfers, kind))
+
+    def each(self, q: Known, target: Known, transfers: Sequence[Transfer], kind: int) -> Iterator[bytes]:
+        """The same, as they go: an error comes behind the answers of those that went before it."""
         parcels: list[Parcel] = []
         size = 0
         for one in transfers:
             parcel = packed(target, one)
             if parcels and (len(parcels) == MOST or size + len(parcel.body) > MOST_BYTES):
-                answers += self._send(q, target, kind, parcels)
+                yield from self._send(q, target, kind, parcels)
                 parcels, size = [], 0
             parcels.append(parcel)
             size += len(parcel.body)
         if parcels:
-            answers += self._send(q, target, kind, parcels)
-        return answers
+            yield from self._send(q, target, kind, parcels)
 
     def _send(self, q: Known, target: Known, kind: int, parcels: Sequence[Parcel]) -> list[bytes]:
         rows = [_ROW.pack(one.transfer.seq, one.transfer.body.expires_at_ns // 1000) for one in parcels]
