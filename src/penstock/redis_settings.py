@@ -127,6 +127,9 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
     lua_script_cache: bool = True
     retry: RetrySettings = RetrySettings()
 
+    min_replicas: int = 0
+    replica_timeout_s: float = 1.0
+
     durability: Literal["sync", "interval", "os"] | None = None
     streams: StreamSettings = StreamSettings()
     health: HealthSettings = HealthSettings()

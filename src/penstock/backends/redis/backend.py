@@ -23,11 +23,12 @@ from penstock.backends.base import (
     Throttle,
 )
 from penstock.backends.judging import silent
-from penstock.backends.redis.capabilities import HAVING, LISTS
+from penstock.backends.redis.capabilities import HAVING, LISTS, LISTS_CLUSTER
 from penstock.backends.redis.catalogue import Catalogue
 from penstock.backends.redis.checking import Checking
 from penstock.backends.redis.connecting import Server
 from penstock.backends.redis.engine import Engine
+from penstock.backends.redis.ferrying import Ferrying
 from penstock.backends.redis.health import NONE, channel_reasons, durability_of, examined
 from penstock.backends.redis.hooking import Hooking
 from penstock.backends.redis.journal import Journals
@@ -36,6 +37,7 @@ from penstock.backends.redis.leasing import Leasing
 from penstock.backends.redis.looking import Looking
 from penstock.backends.redis.moving import Moving
 from penstock.backends.redis.numbers import Numbers
+from penstock.backends.redis.planning import PlannedCatalogue
 from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import CODES
 from penstock.backends.redis.rekeying import Rekeying
@@ -90,15 +92,18 @@ class RedisBackend:
         self._durability = durability_of(server)
         self._channel_reasons = channel_reasons(server, keys)
         # What the server keeps no log of goes with its process, whatever is on a disk of an hour ago.
-        self.capabilities: Capabilities = msgspec.structs.replace(LISTS, persistence=self._durability != NONE)
+        is_cluster = server.settings.cluster
+        self.capabilities: Capabilities = msgspec.structs.replace(
+            LISTS_CLUSTER if is_cluster else LISTS, persistence=self._durability != NONE
+        )
         engine = self._engine = Engine(server, keys, seals, clock, rng)
         self._state = UserState(engine)
         self._hooking = Hooking(engine, HookSettings(), self._state.get)
         self._worlds = Worlds(engine)
-        self._catalogue = Catalogue(engine, self._worlds)
+        self._catalogue = (PlannedCatalogue if is_cluster else Catalogue)(engine, self._worlds)
         self._bells = Bells(server)
         self._looking = Looking(engine)
-        transferring = Transferring(engine)
+        transferring = Ferrying(engine, self._looking) if is_cluster else Transferring(engine)
         settling = self._settling = Settling(engine, self._looking, self._hooking, transferring)
         self._sending = Sending(engine, self._looking, self._hooking, NAME)
         self._leasing = Leasing(engine, self._looking, settling, self._bells)
@@ -106,9 +111,9 @@ class RedisBackend:
         self._journals = Journals(engine)
         self._numbers = Numbers(engine, self._leasing, settling, self._durability)
         self._rekeying = Rekeying(engine, self._worlds)
-        self._sweeping = Sweeping(engine, settling, self._worlds, self._rekeying)
+        self._sweeping = Sweeping(engine, settling, self._worlds, self._rekeying, transferring)
         self._quarantine = Quarantine(engine)
-        self._checking = Checking(engine, self._quarantine, self._worlds)
+        self._checking = Checking(engine, self._quarantine, self._worlds, transferring)
         self._rekeying.tell_others()
         self._housekeeper: Housekeeper | None = None
         if clock is None:

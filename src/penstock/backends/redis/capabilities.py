@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from penstock.capabilities import Capabilities
 
 LISTS = Capabilities(
@@ -18,6 +20,9 @@ LISTS = Capabilities(
     journal=True,
     fifo=True,
 )
+
+#: On a cluster, what spans queues is a journaled series of writes, not one.
+LISTS_CLUSTER = msgspec.structs.replace(LISTS, clustering=True, transactions=False)
 
 #: Who has what this backend lacks.
 HAVING: dict[str, tuple[str, ...]] = {

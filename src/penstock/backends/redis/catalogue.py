@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -100,29 +100,26 @@ class Catalogue:
                 wanted = changes(version + 1)
                 if not wanted:
                     return wanted is not None
-                keys: list[bytes] = [engine.keys.store, engine.keys.queues, *self._worlds.keys(SYSTEM_WORLD)]
-                args: list[Arg] = [version, len(wanted)]
-                entries, fence = [], engine.seals.fence
-                for op, name, row in wanted:
-                    keys += engine.keys.queue(name)
-                    args += (
-                        op,
-                        name.encode(),
-                        engine.encoded_row(name, row),
-                        encode_counters(
-                            fresh_counters(row.number, row.changed, row.created_us, row.settings)
-                        ),
-                    )
-                    body, flag = msgspec.json.encode(row.settings), f"{NUMBER_FLAG}{row.number}"
-                    entries.append(Entry(_KINDS[op], body, [name], [flag]))
-                args += self._worlds.appending(SYSTEM_WORLD, entries, engine.new_ids(len(entries)))
-                if engine.seals.fence != fence:
-                    continue  # Rows and entries are sealed by the one list that the script compares.
-                reply = engine.server.run(script("catalogue"), keys, [*engine.head(), *args])
-                engine.forget(*(name for _, name, _ in wanted))
-                if reply[0] != CHANGED:
+                if self._apply(version, wanted):
                     return True
                 engine.seals.look()
+
+    def _apply(self, version: int, changes: Sequence[Change]) -> bool:
+        """False if someone else was faster."""
+        engine = self._engine
+        keys: list[bytes] = [engine.keys.store, engine.keys.queues, *self._worlds.keys(SYSTEM_WORLD)]
+        args: list[Arg] = [version, len(changes)]
+        fence = engine.seals.fence
+        for op, name, row in changes:
+            keys += engine.keys.queue(name)
+            args += (op, name.encode(), engine.encoded_row(name, row), counters_of(row))
+        entries = entries_of(changes)
+        args += self._worlds.appending(SYSTEM_WORLD, entries, engine.new_ids(len(entries)))
+        if engine.seals.fence != fence:
+            return False  # Rows and entries are sealed by the one list that the script compares.
+        reply = engine.server.run(script("catalogue"), keys, [*engine.head(), *args])
+        engine.forget(*(name for _, name, _ in changes))
+        return bool(reply[0] != CHANGED)
 
     def _row(self, name: str) -> QueueRow | None:
         raw = self._engine.server.command("HGET", self._engine.keys.queues, name.encode())
@@ -142,6 +139,19 @@ class Catalogue:
             raise InvalidConfig(
                 f"queue {settings.name!r}: fifo cannot be changed; create another queue and move to it"
             )
+
+
+def counters_of(row: QueueRow) -> bytes:
+    """Of a new queue; of one that is changed, what its settings say counts."""
+    return encode_counters(fresh_counters(row.number, row.changed, row.created_us, row.settings))
+
+
+def entries_of(changes: Iterable[Change]) -> list[Entry]:
+    """What the system's world says of these."""
+    return [
+        Entry(_KINDS[op], msgspec.json.encode(row.settings), [name], [f"{NUMBER_FLAG}{row.number}"])
+        for op, name, row in changes
+    ]
 
 
 def _differences(

@@ -14,10 +14,10 @@ LAYOUT = b"1"
 #: Of a queue, in the order in which scripts expect them.
 OF_QUEUE = (
     *(b"c", b"m", b"s", b"z", b"o", b"d", b"l", b"g", b"y", b"t", b"u", b"p", b"h", b"j"),
-    *(b"b", b"k", b"a", b"w", b"x", b"i"),
+    *(b"b", b"k", b"a", b"w", b"x", b"i", b"v", b"n"),
     *(b"f%d" % level for level in range(10)),
 )
-COUNTERS, BODIES, STATES, JOURNAL, CURSORS = 0, 1, 2, 13, 17
+COUNTERS, BODIES, STATES, JOURNAL, CURSORS, DEPARTURES, ARRIVALS = 0, 1, 2, 13, 17, 20, 21
 
 _UNSAFE = re.compile(rb"[^A-Za-z0-9._-]")
 
@@ -43,6 +43,8 @@ class Keys:
         self.entries = own + b"entries"
         self.state = own + b"state"
         self.quarantine = own + b"quarantine"
+        #: Of a cluster: changes of queues that are decided, until they are made.
+        self.plan = own + b"plan"
         #: Who keeps house, for a moment, and who seals anew.
         self.sweeper = own + b"sweeper"
         self.rekeyer = own + b"rekeyer"

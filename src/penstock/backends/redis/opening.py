@@ -6,16 +6,13 @@ import random
 
 from penstock.backends.redis.backend import RedisBackend
 from penstock.backends.redis.connecting import connect
-from penstock.backends.redis.health import NONE, UNKNOWN, durability_of
+from penstock.backends.redis.health import WEAKEST_FIRST, durability_of
 from penstock.backends.redis.keys import Keys
 from penstock.backends.redis.seals import Seals
 from penstock.clock import Clock
 from penstock.errors import InvalidConfig
 from penstock.keyring import KeyProvider, configured_keys
 from penstock.redis_settings import RedisSettings
-
-#: Durability modes, weakest first; what the server does not say counts as nothing.
-_MODES = (UNKNOWN, NONE, "os", "interval", "sync")
 
 
 def open_lists(
@@ -29,7 +26,7 @@ def open_lists(
     try:
         given = durability_of(server)
         asked = settings.durability
-        if asked is not None and _MODES.index(given) < _MODES.index(asked):
+        if asked is not None and WEAKEST_FIRST.index(given) < WEAKEST_FIRST.index(asked):
             raise InvalidConfig(
                 f"{settings.url}: durability is {asked!r}, but the server gives {given!r}; set appendonly "
                 "and appendfsync there, or ask for less"
@@ -45,5 +42,7 @@ def open_lists(
 
 def _check(settings: RedisSettings) -> None:
     """Nothing that was asked for is left out in silence."""
-    if settings.cluster:
-        raise InvalidConfig(f"{settings.url}: a cluster is not part of this version of the Redis backend")
+    refused = {"encryption": settings.encryption.enabled, "streams": settings.kind == "streams"}
+    for what, asked in refused.items():
+        if settings.cluster and asked:
+            raise InvalidConfig(f"{settings.url}: {what} on a cluster is not part of this version")

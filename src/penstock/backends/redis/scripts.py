@@ -8,6 +8,11 @@ from importlib import resources
 
 from penstock.backends.redis.connecting import Script
 
+#: Scripts that only read, or whose changes happen again by themselves.
+READING = frozenset(
+    ("audit", "dead", "due", "events", "lanes", "list", "look", "stats", "sweep", "world_trim")
+)
+
 _PARTS = re.compile(r"^--:((?: [a-z]+)+)$", re.MULTILINE)
 
 
@@ -17,7 +22,8 @@ def script(name: str) -> Script:
     text = _file(f"{name}.lua")
     found = _PARTS.search(text)
     parts = ["core", *(found[1].split() if found else ())]
-    return Script(name, "\n".join([*(_file(f"_{part}.lua") for part in parts), text]).encode())
+    whole = "\n".join([*(_file(f"_{part}.lua") for part in parts), text])
+    return Script(name, whole.encode(), is_confirmed=name not in READING)
 
 
 def _file(name: str) -> str:

@@ -10,8 +10,16 @@ from penstock.backends.redis.connecting import pairs
 from penstock.backends.redis.engine import Engine, Known, QueueChanged
 from penstock.backends.redis.rekeying import Rekeying
 from penstock.backends.redis.settling import Settling
+from penstock.backends.redis.transferring import Transferring
 from penstock.backends.redis.worlds import Worlds
-from penstock.errors import KeyMissing, PenstockError, QueueNotFound, StorageError, StorageFull
+from penstock.errors import (
+    BackendUnavailable,
+    KeyMissing,
+    PenstockError,
+    QueueNotFound,
+    StorageError,
+    StorageFull,
+)
 
 log = logging.getLogger("penstock")
 
@@ -27,10 +35,19 @@ WORLD_FRAMES = 100
 class Sweeping:
     """Sweeps one store."""
 
-    def __init__(self, engine: Engine, settling: Settling, worlds: Worlds, rekeying: Rekeying) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        settling: Settling,
+        worlds: Worlds,
+        rekeying: Rekeying,
+        transferring: Transferring,
+    ) -> None:
         self._engine = engine
         self._rekeying = rekeying
         self._settling = settling
+        self._transferring = transferring
+        self._is_cluster = engine.server.settings.cluster
         self._worlds = worlds
         self._last = ""
         self._cursor = 0
@@ -39,6 +56,7 @@ class Sweeping:
 
     def sweep(self, budget: int) -> int:
         """Up to so many slices, beginning behind the queue that the last one ended with."""
+        self._engine.go_on()
         names = list(self._engine.all_queues())
         order = [*(n for n in names if n > self._last), *(n for n in names if n <= self._last)]
         done = 0
@@ -52,6 +70,7 @@ class Sweeping:
 
     def tidy(self, budget: int) -> int:
         """The same for the next few queues alone: however many there are, a round costs the same."""
+        self._engine.go_on()
         found = self._engine.server.command(
             "HSCAN", self._engine.keys.queues, self._cursor, "COUNT", QUEUES_PER_ROUND
         )
@@ -80,9 +99,11 @@ class Sweeping:
             self._failing.discard(name)
         except QueueNotFound:
             self._failing.discard(name)  # Deleted meanwhile.
-        except (KeyMissing, StorageFull):
-            raise  # The store's trouble or the server's, not the queue's.
-        except StorageError as error:
+        except KeyMissing:
+            raise  # The store's trouble, not the queue's.
+        except (BackendUnavailable, StorageError) as error:
+            if isinstance(error, (BackendUnavailable, StorageFull)) and not self._is_cluster:
+                raise  # The server's: of a cluster, those of the others go on.
             if name not in self._failing and not self._engine.closed.is_set():
                 log.error("queue %r cannot be swept, the others are: %s", name, error)
             self._failing.add(name)
@@ -113,7 +134,11 @@ class Sweeping:
         ]
         if ended:
             self._settling.release(q, ended)
-        return bool(reply[2] or ended)
+        for transfer in reply[5]:
+            self._transferring.resume(q, transfer)
+        for transfer in reply[6]:
+            self._transferring.forget(q, transfer)
+        return bool(reply[2] or ended or reply[5])
 
 
 class Housekeeper(threading.Thread):

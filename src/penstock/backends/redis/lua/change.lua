@@ -1,0 +1,26 @@
+-- A queue of a cluster is made, changed or deleted, as planned; what was done already, or is out of date, is not done.
+-- Touches all keys of one queue. ARGV: 3 op ('c', 'u', 'd'), 4 counters as of a new queue. Answers {0}.
+-- Numbers of queues and of settings only ever grow.
+--: flows steps limits
+local op, new, raw, is_table = ARGV[3], cmsgpack.unpack(ARGV[4]), call('GET', KEYS[C]), false
+local c
+if raw then
+  is_table, c = pcall(cmsgpack.unpack, raw)
+  if not is_table or type(c) ~= 'table' or not tonumber(c[NUMBER]) then c = nil end
+end
+local mine = c and c[NUMBER] == new[NUMBER]
+
+local function remove()
+  for k = 1, F + 9 do call('UNLINK', KEYS[k]) end
+end
+
+if op == 'c' and not mine and not (c and c[NUMBER] > new[NUMBER]) then
+  remove()
+  call('SET', KEYS[C], ARGV[4])
+elseif op == 'u' and mine and c[SETTINGS] < new[SETTINGS] then
+  change_settings({at = 0, c = c}, new)
+elseif op == 'd' and (mine or not c) then
+  remove()
+end
+redis.pcall('PUBLISH', KEYS[C], '')
+return {DONE_NOW}
