@@ -14,7 +14,7 @@ LAYOUT = b"1"
 #: Of a queue, in the order in which scripts expect them.
 OF_QUEUE = (
     *(b"c", b"m", b"s", b"z", b"o", b"d", b"l", b"g", b"y", b"t", b"u", b"p", b"h", b"j"),
-    *(b"b", b"k", b"a", b"w", b"x", b"i"),
+    *(b"b", b"k", b"a", b"w", b"x", b"i", b"e", b"n"),
     *(b"f%d" % level for level in range(10)),
 )
 COUNTERS, BODIES, STATES, JOURNAL, CURSORS = 0, 1, 2, 13, 17
