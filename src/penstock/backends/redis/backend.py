@@ -22,6 +22,15 @@ from penstock.backends.base import (
     RekeyReport,
     Throttle,
 )
+from penstock.backends.bulk import (
+    SNAPSHOT_LIFETIME_S,
+    Snapshot,
+    Staged,
+    StoredMessage,
+    Txn,
+    WriteTicket,
+    Written,
+)
 from penstock.backends.redis.capabilities import HAVING, LISTS
 from penstock.backends.redis.catalogue import Catalogue
 from penstock.backends.redis.checking import Checking
@@ -42,17 +51,21 @@ from penstock.backends.redis.leasing import Leasing
 from penstock.backends.redis.looking import Looking
 from penstock.backends.redis.moving import Moving
 from penstock.backends.redis.numbers import Numbers
+from penstock.backends.redis.places import place_of
 from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import CODES
 from penstock.backends.redis.rekeying import Rekeying
+from penstock.backends.redis.restoring import Restoring
 from penstock.backends.redis.seals import Seals
 from penstock.backends.redis.sending import Sending
 from penstock.backends.redis.settling import Settling
+from penstock.backends.redis.snapshots import Snapshots
 from penstock.backends.redis.sweeping import Housekeeper, Sweeping
 from penstock.backends.redis.transferring import Transferring
 from penstock.backends.redis.user_state import UserState
 from penstock.backends.redis.waiting import Bells
 from penstock.backends.redis.worlds import Worlds
+from penstock.backends.redis.writing import Writing
 from penstock.capabilities import Capabilities
 from penstock.clock import Clock, to_ns
 from penstock.codec.body import check_duration
@@ -119,7 +132,11 @@ class RedisBackend:
         self._journals = Journals(engine)
         self._numbers = Numbers(engine, self._leasing, settling, self._durability)
         self._rekeying = Rekeying(engine, self._worlds)
-        self._sweeping = Sweeping(engine, settling, self._worlds, self._rekeying)
+        place = place_of(server.settings)
+        self._snapshots, self._writing = Snapshots(engine, place), Writing(engine, place)
+        self._restoring = Restoring(engine, NAME)
+        further = (self._snapshots.sweep, self._writing.resume)
+        self._sweeping = Sweeping(engine, settling, self._worlds, self._rekeying, further)
         self._quarantine = Quarantine(engine)
         self._checking = Checking(engine, self._quarantine, self._worlds)
         self._rekeying.tell_others()
@@ -278,6 +295,23 @@ class RedisBackend:
 
     def delete_state(self, key: str) -> None:
         self._state.delete(key)
+
+    # -- in bulk
+
+    def take_snapshot(self, lifetime_s: float = SNAPSHOT_LIFETIME_S, id: str | None = None) -> Snapshot:
+        return self._snapshots.take(lifetime_s, id)
+
+    def begin_write(self, queue: str | None) -> WriteTicket:
+        return self._writing.begin(queue)
+
+    def commit_write(self, ticket: WriteTicket, txn: Txn, staged: Sequence[Staged]) -> Written:
+        return self._writing.commit(ticket, txn, staged)
+
+    def abort_write(self, ticket: WriteTicket, txn: Txn) -> None:
+        self._writing.abort(ticket, txn)
+
+    def restore(self, queue: str, messages: Sequence[StoredMessage]) -> list[EnqueueResult]:
+        return self._restoring.restore(queue, messages)
 
     # -- token buckets: not here
 

@@ -17,6 +17,9 @@ LISTS = Capabilities(
     fairness=True,
     journal=True,
     fifo=True,
+    bulk_read=True,
+    bulk_write=True,
+    restore=True,
 )
 
 #: Who has what this backend lacks.

@@ -28,7 +28,7 @@ T = TypeVar("T")
 NOT_FOUND, CHANGED, DONE, MORE = -1, -2, 0, 1
 #: Scripts that change messages: what they did is not done again.
 CHANGING = frozenset(
-    ("enqueue", "replace", "lease", "ack", "extend", "settle", "transfer", "purge", "revive")
+    ("enqueue", "replace", "lease", "ack", "extend", "settle", "transfer", "purge", "revive", "restore")
 )
 SERVERS_TIME = -1
 ROW_VERSION = b"\x01"

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from itertools import groupby, pairwise
 from math import ceil
 from operator import itemgetter
-from typing import Protocol, TypeVar
+from typing import Any, Protocol
 
 from penstock.backends.bulk import (
     BulkPartition,
@@ -23,8 +23,6 @@ from penstock.errors import HistoryTruncated, InvalidMessage, QueueNotFound, Sto
 from penstock.event import Kind
 from penstock.message import MAX_COUNT, STORED_STATES, check_count
 from penstock.tables import columns_of
-
-T = TypeVar("T", bound="Target")
 
 #: A partition of fewer rows than this costs more than it saves.
 LEAST_ROWS = 1000
@@ -58,27 +56,27 @@ class Target(Protocol):
     def created_at_ns(self) -> int: ...
 
 
-class Source(Protocol[T]):
-    """What a backend knows of a snapshot."""
+class Source(Protocol):
+    """What a backend knows of a snapshot. It gets back the targets that it gave."""
 
     def names(self, *, of_worlds: bool) -> Collection[str]: ...
 
-    def queue(self, name: str) -> T:
+    def queue(self, name: str) -> Target:
         """`StorageCorrupt` if what the snapshot says of it does not decode."""
         ...
 
-    def world(self, name: str) -> T: ...
+    def world(self, name: str) -> Target: ...
 
-    def rows(self, request: BulkRequest, one: T) -> int:
+    def rows(self, request: BulkRequest, one: Any) -> int:
         """Of the whole table."""
         ...
 
-    def spans(self, request: BulkRequest, one: T, rows: int) -> list[Span]:
+    def spans(self, request: BulkRequest, one: Any, rows: int) -> list[Span]:
         """The parts of messages or bodies of one queue that are not asked for by seq."""
         ...
 
 
-def planned(source: Source[T], snapshot: Snapshot, request: BulkRequest) -> BulkPlan:
+def planned(source: Source, snapshot: Snapshot, request: BulkRequest) -> BulkPlan:
     check_request(request)
     damage: list[Damage] = []
     extents: dict[str, Extent] = {}
@@ -132,10 +130,10 @@ def _check_words(wanted: Sequence[str] | None, known: list[str], what: str) -> N
             raise InvalidMessage(f"{what} {word!r:.60} is not known; accepted: {', '.join(known)}")
 
 
-def _targets(source: Source[T], request: BulkRequest, damage: list[Damage]) -> list[T]:
+def _targets(source: Source, request: BulkRequest, damage: list[Damage]) -> list[Target]:
     """The queues or worlds, by name; a damaged one is set aside where the request says so."""
     of_worlds = request.table == "entries"
-    found: list[T] = []
+    found: list[Target] = []
     for name in _names(source.names(of_worlds=of_worlds), request, of_worlds):
         try:
             found.append(source.world(name) if of_worlds else source.queue(name))
@@ -182,7 +180,7 @@ def wanted_states(request: BulkRequest) -> tuple[str, ...] | None:
     return ("dead",) if request.table == "dead" else request.states
 
 
-def _spans(source: Source[T], request: BulkRequest, one: T, rows: int, seqs: tuple[int, int]) -> list[Span]:
+def _spans(source: Source, request: BulkRequest, one: Target, rows: int, seqs: tuple[int, int]) -> list[Span]:
     """The parts of one queue or world, small enough to be put together into even partitions."""
     if request.table == "queues":
         return [Span(one.name, b"", b"", 1)]

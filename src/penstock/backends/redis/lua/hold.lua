@@ -1,10 +1,15 @@
 -- A snapshot of a queue begins or ends. Touches c m s z o d t h j k b a w e n f0-f9 of one queue.
--- ARGV: 3 settings, 4 'take' or 'drop', 5 number of the snapshot (8). Answers {0, time, counters, last seq that all
+-- ARGV: 3 settings (of no matter to 'drop'), 4 'take' or 'drop', 5 number of the snapshot (8). Answers {0, time, counters, last seq that all
 -- required cursors have read or -1} as they were when it began; or {0, time, '1' if there is more to drop}; {1} if time
 -- has more to do first.
 --: flows steps time
 local DROPPED = 1000
 local q, no = open(0, 3)
+if ARGV[4] == 'drop' then
+  -- Whatever its settings are, and whoever is at it.
+  local raw = call('GET', KEYS[C])
+  q = raw and {at = 0, c = cmsgpack.unpack(raw), runs = {}, events = 0}
+end
 if not q then return no end
 local c, number = q.c, ARGV[5]
 local row = '\0' .. number
