@@ -51,7 +51,6 @@ from penstock.backends.redis.leasing import Leasing
 from penstock.backends.redis.looking import Looking
 from penstock.backends.redis.moving import Moving
 from penstock.backends.redis.numbers import Numbers
-from penstock.backends.redis.places import place_of
 from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import CODES
 from penstock.backends.redis.rekeying import Rekeying
@@ -91,6 +90,7 @@ from penstock.message import (
     checked_name,
     parse_id,
 )
+from penstock.redis_places import place_of
 from penstock.settings import QueueSettings
 
 NAME = "redis-lists"

@@ -1,9 +1,9 @@
 """Snapshots of a store on Redis: taken queue by queue, kept by the queues, known to the store for a while.
 
 The server has no snapshot. A queue that one is taken of notes its last seq; from then on whatever a script
-does to a message keeps what the message was, as `_core.lua` says, and a snapshot counts as a required cursor, so
-that journal and bodies stay. The store has a record of each snapshot, with the time that it ends, which readers
-move on; whoever keeps house ends those whose time is over.
+does to a message keeps what the message was, as `_core.lua` says, and a snapshot counts as a required cursor,
+so that journal and bodies stay. The store has a record of each snapshot, with the time that it ends, which
+readers move on; whoever keeps house ends those whose time is over.
 """
 
 from __future__ import annotations

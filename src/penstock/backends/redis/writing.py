@@ -238,7 +238,7 @@ class Writing:
                     "aborted, or swept away; run the job again"
                 )
             at_once = rows_at_once(chunk, SLICE_ROWS, SLICE_BYTES)
-            order_us = ticket.queues[name].order_ns // 1000
+            order_us = max(ticket.at_ns, ticket.queues[name].order_ns) // 1000
             made.append(Part(name, chunk.number, chunk.name, chunk.rows, at_once, order_us))
         engine.seals.look()
         if ticket.key_id != (engine.seals.active or ""):
@@ -319,7 +319,7 @@ class Writing:
             if now is None or now.is_done or now.ticket != known.ticket:
                 return  # Somebody else was faster.
             log.error(
-                "bulk write of ticket %s: of %d rows that were staged, %d came; the server has lost the others",
+                "bulk write of ticket %s: of %d staged rows %d came; the server has lost the others",
                 known.ticket,
                 sum(expected.values()),
                 enqueued + existing,

@@ -25,9 +25,10 @@ end
 if ARGV[4] == 'take' then
   local began = call('HGET', KEYS[E], 'c' .. number)
   if not began then
-    local more = tick(q)
-    if q.ticked then close(q) end
-    if more then return {MORE} end
+    if tick(q) or q.ticked then
+      close(q)
+      return {MORE}
+    end
     local read, rows = -1, call('HGETALL', KEYS[W])
     for i = 1, #rows, 2 do
       local cursor = cmsgpack.unpack(rows[i + 1])
