@@ -18,6 +18,25 @@ from tests.redis.servers import RunningServer
 _numbers = itertools.count()
 
 
+def opened(
+    flavour: str,
+    port: int,
+    prefix: str,
+    keys: penstock.KeyProvider,
+    key_id: str | None,
+    *,
+    follow: bool = False,
+    clock: Clock | None = None,
+) -> penstock.Penstock:
+    """A store with encryption as `Place.sealed` says."""
+    encryption = EncryptionSettings(enabled=None if follow else key_id is not None, key_id=key_id or "main")
+    settings = RedisSettings(
+        flavour=flavour, nodes=(("127.0.0.1", port),), key_prefix=prefix, encryption=encryption
+    )
+    config = Config(source="test", default=settings)
+    return penstock.open(config, keys=keys, clock=clock or ManualClock(START_NS), rng=random.Random(1))
+
+
 class Place:
     """A prefix on the shared server: opened as often as a test likes, and looked into from beside."""
 
@@ -46,13 +65,8 @@ class Place:
         clock: Clock | None = None,
     ) -> penstock.Penstock:
         """Encrypted with that key; None: encryption is off; `follow`: as the store says."""
-        encryption = EncryptionSettings(
-            enabled=None if follow else key_id is not None, key_id=key_id or "main"
-        )
-        nodes = (("127.0.0.1", self._server.port),)
-        settings = RedisSettings(nodes=nodes, key_prefix=self.prefix, encryption=encryption)
-        config = Config(source="test", default=settings)
-        ps = penstock.open(config, keys=keys, clock=clock or self.clock, rng=random.Random(1))
+        where = self._server.binary.flavour, self._server.port, self.prefix
+        ps = opened(*where, keys, key_id, follow=follow, clock=clock or self.clock)
         self._opened.append(ps)
         return ps
 

@@ -5,26 +5,23 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
 
 import penstock
-from penstock import DecryptFailed, Entry, KeyMissing, NewMessage, Penstock
+from penstock import DecryptFailed, Entry, KeyMissing, NewMessage
 from penstock.backends.redis import copying, rekeying
 from penstock.backends.redis.keys import Keys as Layout
 from penstock.codec.sealed import key_id_of
 from penstock.message import format_id
-from tests.encryption.stores import ALL_KEYS, SECRETS, Keys, contents, fill, secrets_in
+from tests.encryption.stores import ALL_KEYS, SECRETS, Keys, fill, secrets_in
 from tests.redis.one_server import started
+from tests.redis.sealed import STAYING, all_contents, everything, readable
 from tests.redis.servers import RunningServer
 from tests.redis.stores import Place
-
-#: What is there, sealed or not, once `fill` is done: the log alone has what was removed.
-STAYING = set(SECRETS) - {"removed-payload"}
 
 
 @pytest.fixture
@@ -39,31 +36,6 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
     made = started(tmp_path)
     yield made
     made.kill()
-
-
-def everything(place: Place) -> dict[bytes, Any]:
-    """By content: how a server has it laid out differs from one moment to the next."""
-    client = place.client
-    readers: dict[bytes, Callable[[bytes], Any]] = {
-        b"hash": client.hgetall,
-        b"stream": client.xrange,
-        b"string": client.get,
-        b"zset": lambda key: client.zrange(key, 0, -1, withscores=True),
-    }
-    return {key: readers[client.type(key)](key) for key in client.keys(f"{place.prefix}*")}
-
-
-def readable(place: Place) -> set[str]:
-    """Which of the secrets some value on the server shows."""
-    text = repr(everything(place))
-    return {name for name, word in SECRETS.items() if word in text}
-
-
-def all_contents(ps: Penstock) -> dict[str, Any]:
-    """Without the sizes of journals: sealed ones are larger."""
-    return {
-        name: found if name in ("entries", "state") else found[:2] for name, found in contents(ps).items()
-    }
 
 
 def test_nothing_secret_is_in_log_or_dump(server: RunningServer) -> None:

@@ -22,6 +22,7 @@ from penstock.backends.redis.copying import Copying, Interrupted
 from penstock.backends.redis.engine import CHANGED, MOST_CHANGES, PATIENCE_S, Engine, Known, QueueRow
 from penstock.backends.redis.keys import BODIES as BODIES_KEY
 from penstock.backends.redis.keys import STATES as STATES_KEY
+from penstock.backends.redis.profiles import parse_info
 from penstock.backends.redis.renewing import Renewing
 from penstock.backends.redis.scripts import script
 from penstock.backends.redis.seals import QUARANTINE, SECRET, SECRET_FIELD, VALUES
@@ -35,6 +36,7 @@ from penstock.errors import (
     StorageCorrupt,
     StorageError,
     StorageFull,
+    Unauthorized,
 )
 
 log = logging.getLogger("penstock")
@@ -64,6 +66,8 @@ class RekeyRow(msgspec.Struct, array_like=True):
     records: int = 0
     rewritten: int = 0
     unreadable: dict[str, int] = {}
+    #: The run of the server that it is all about: another one has another order, and may have lost the last.
+    run_id: str = ""
 
 
 _decode = msgspec.msgpack.Decoder(RekeyRow).decode
@@ -128,7 +132,7 @@ class Rekeying:
             self._step(row)
         except (KeyMissing, StorageFull):
             raise  # The store's trouble or the server's: it goes on once that is over.
-        except StorageError as error:
+        except (StorageError, Unauthorized) as error:
             # Not tried again and again: it stays as it is until somebody has seen to it.
             self.given_up = [f"rekeying has stopped until it is called for again: {error}"]
             log.error("%s", self.given_up[0])
@@ -168,12 +172,20 @@ class Rekeying:
         if self._engine.closed.wait(PATIENCE_S):
             raise StorageError("the store is closed; open it again")
 
+    def _run_id(self) -> str:
+        return parse_info(self._engine.server.command("INFO", "server")).get("run_id", "")
+
     # -- steps
 
     def _step(self, row: RekeyRow) -> None:
         """One slice, and where the next one goes on."""
         seals = self._engine.seals
         seals.look()
+        run_id = self._run_id()
+        if row.run_id != run_id:
+            # From the beginning: a place in a hash is of the process that gave it.
+            self._note(RekeyRow(row.target, rewritten=row.rewritten, run_id=run_id))
+            return
         if row.part == _END:
             self._complete(row)
             return
@@ -304,8 +316,8 @@ class Rekeying:
         forget_log(self._engine)
         kept = {seals.row.active, *row.unreadable}
         left = KeysRow(row.target, {i: v for i, v in seals.row.verifiers.items() if i in kept})
-        if not seals.let_go(None if left.verifiers == {PLAIN: b""} else left):
-            return  # Somebody has brought another key, or was faster.
+        if not seals.let_go(None if left.verifiers == {PLAIN: b""} else left, row.run_id):
+            return  # Somebody has brought another key, or was faster; or the server is another.
         log.info("rekeyed to=%s records=%d rewritten=%d", row.target or "plain", row.records, row.rewritten)
         if row.unreadable:
             count = sum(row.unreadable.values())

@@ -211,7 +211,15 @@ class Seals:
                 raise wrong_key(key_id, self._where)
         return known
 
-    def note(self, row: KeysRow | None, known: dict[str, bytes], was: bytes, *, fresh: bool = False) -> bool:
+    def note(
+        self,
+        row: KeysRow | None,
+        known: dict[str, bytes],
+        was: bytes,
+        *,
+        fresh: bool = False,
+        run_id: str = "",
+    ) -> bool:
         """Write the list, unless it is not as it was; a store that is begun with it gets its secret."""
         secret = b""
         if fresh and row is not None:
@@ -219,14 +227,14 @@ class Seals:
 
             sealer = Vault(known, row.active).sealer(place_of(SECRET))
             secret = sealer(b"", ROW_VERSION + os.urandom(SECRET_BYTES))
-        args: list[Arg] = [-1, os.urandom(16) + b"0", was, _encoded(row), int(fresh), secret]
+        args: list[Arg] = [-1, os.urandom(16) + b"0", was, _encoded(row), int(fresh), secret, run_id]
         done: bool = self._server.run(script("keys"), [self._key], args)[0] == _TAKEN
         return done
 
-    def let_go(self, row: KeysRow | None) -> bool:
-        """The list is this one from now on; False if it is not as it was known."""
+    def let_go(self, row: KeysRow | None, run_id: str) -> bool:
+        """The list is this one from now on; False if it is not as it was known, or this is another server."""
         known = self._known(row)
-        if not self.note(row, known, self.fence):
+        if not self.note(row, known, self.fence, run_id=run_id):
             return False
         with self._lock:
             self._take(_encoded(row), known)

@@ -1,0 +1,38 @@
+"""What tests of encryption on Redis look at: everything that the server has, and what of it can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock import Penstock
+from tests.encryption.stores import SECRETS, contents
+from tests.redis.stores import Place
+
+#: What is there, sealed or not, once `fill` is done: the log alone has what was removed.
+STAYING = set(SECRETS) - {"removed-payload"}
+
+
+def everything(place: Place) -> dict[bytes, Any]:
+    """By content: how a server has it laid out differs from one moment to the next."""
+    client = place.client
+    readers: dict[bytes, Callable[[bytes], Any]] = {
+        b"hash": client.hgetall,
+        b"stream": client.xrange,
+        b"string": client.get,
+        b"zset": lambda key: client.zrange(key, 0, -1, withscores=True),
+    }
+    return {key: readers[client.type(key)](key) for key in client.keys(f"{place.prefix}*")}
+
+
+def readable(place: Place) -> set[str]:
+    """Which of the secrets some value on the server shows."""
+    text = repr(everything(place))
+    return {name for name, word in SECRETS.items() if word in text}
+
+
+def all_contents(ps: Penstock) -> dict[str, Any]:
+    """Without the sizes of journals: sealed ones are larger."""
+    return {
+        name: found if name in ("entries", "state") else found[:2] for name, found in contents(ps).items()
+    }
