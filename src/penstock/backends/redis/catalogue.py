@@ -115,6 +115,8 @@ class Catalogue:
                     )
                     body, flag = msgspec.json.encode(row.settings), f"{NUMBER_FLAG}{row.number}"
                     entries.append(Entry(_KINDS[op], body, [name], [flag]))
+                for op, name, row in wanted:
+                    keys += engine.keys.deleted(name, row.number) if op == "d" else ()
                 args += self._worlds.appending(SYSTEM_WORLD, entries, engine.new_ids(len(entries)))
                 if engine.seals.fence != fence:
                     continue  # Rows and entries are sealed by the one list that the script compares.

@@ -55,6 +55,10 @@ class Keys:
         start = self._prefix + b"{" + escaped(name) + b"}:"
         return tuple(start + part for part in OF_QUEUE)
 
+    def deleted(self, name: str, number: int) -> tuple[bytes, ...]:
+        """Those of a deleted queue that a snapshot shows."""
+        return tuple(key + b":%d" % number for key in self.queue(name))
+
     def snapshot(self, snapshot_id: str) -> bytes:
         """What a snapshot is of."""
         return self._own + b"snapshot:" + snapshot_id.encode()

@@ -1,5 +1,6 @@
 -- Create, change and delete queues, and record it in the system's world: all of it or nothing.
--- KEYS: store, queues, worlds, entries, frames of the system's world, store; then all keys of each queue.
+-- KEYS: store, queues, worlds, entries, frames of the system's world, store; then all keys of each queue, and of each that
+-- is deleted what they are called afterwards, if a snapshot shows it.
 -- ARGV: 3 version of the catalogue, 4 changes; op ('c', 'u', 'd'), name, row and counters of each; then what is to be
 -- appended (see _worlds.lua). Answers {0} or {-2} where the catalogue is not as it was.
 --: flows steps worlds
@@ -38,12 +39,23 @@ local function count_flights(q)
   until #lanes == 0
 end
 
+local aside, SHOWN_MS = FIRST + OF_QUEUE * changes, 86400000
 for i = 1, changes do
   local at, a = FIRST + OF_QUEUE * (i - 1), 1 + 4 * i
   local op, name = ARGV[a], ARGV[a + 1]
   if op == 'd' then
     call('HDEL', KEYS[2], name)
-    for k = 1, OF_QUEUE do call('UNLINK', KEYS[at + k]) end
+    -- What a snapshot shows of it stays under other names, for as long as one may be read.
+    local shown = call('HEXISTS', KEYS[at + E], LIVE) == 1
+    for k = 1, OF_QUEUE do
+      if shown and call('EXISTS', KEYS[at + k]) == 1 then
+        call('RENAME', KEYS[at + k], KEYS[aside + k])
+        call('PEXPIRE', KEYS[aside + k], SHOWN_MS)
+      else
+        call('UNLINK', KEYS[at + k])
+      end
+    end
+    aside = aside + OF_QUEUE
   else
     call('HSET', KEYS[2], name, ARGV[a + 2])
     if op == 'c' then

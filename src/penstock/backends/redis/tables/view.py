@@ -69,6 +69,8 @@ class View:
         self._snapshot = snapshot
         self._mark = row.mark
         self._contents = snapshots.contents_of(engine, snapshot)
+        #: Queues that are there under other names alone.
+        self._deleted: set[str] = set()
 
     def close(self) -> None:
         self.engine.server.close()
@@ -124,9 +126,13 @@ class View:
         engine = self.engine
         for _ in range(MOST_CHANGES):
             sent = [*engine.head(), q.number, self._mark, *args]
-            reply: list[Any] = engine.server.run(script(name), q.keys, sent)
+            keys = engine.keys.deleted(q.name, q.number) if q.name in self._deleted else q.keys
+            reply: list[Any] = engine.server.run(script(name), keys, sent)
             if reply[0] == NOT_FOUND:
-                raise QueueNotFound(q.name)
+                if q.name in self._deleted:
+                    raise QueueNotFound(q.name)
+                self._deleted.add(q.name)
+                continue
             if reply[0] == ENDED:
                 raise snapshots.not_found(self._snapshot)
             if reply[0] != CHANGED:
