@@ -44,6 +44,8 @@ def settings_at(place: str) -> RedisSettings:
     try:
         fields = msgspec.json.decode(place, type=dict[str, Any])
         secret = fields.pop("password", None)
+        if unknown := sorted(set(fields) - set(RedisSettings.__struct_fields__)):
+            raise TypeError(f"{unknown[0]} is not known")
         settings = msgspec.convert(fields, RedisSettings, strict=False, dec_hook=_refuse)
         return with_password(settings if secret is None else _with(settings, _secret(place, **secret)))
     except (msgspec.DecodeError, msgspec.ValidationError, TypeError) as error:
