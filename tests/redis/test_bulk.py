@@ -263,6 +263,7 @@ def test_a_snapshot_stands_still_beside_traffic(server: RunningServer) -> None:
                 first, second = ps.take_snapshot(), ps.take_snapshot()
                 events = read(first, "events", names=("q",))
                 expected = folded(events)
+                rows: list[dict[str, Any]] = []
                 for partitions in (1, 5):
                     rows = read(first, "messages", names=("q",), partitions=partitions)
                     found = {row["id"]: (_waiting(row["state"]), row["attempts"]) for row in rows}

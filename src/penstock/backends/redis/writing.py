@@ -32,7 +32,7 @@ from penstock.errors import (
 log = logging.getLogger("penstock")
 
 #: What one script call takes in: it must not keep the server from others for long.
-SLICE_ROWS, SLICE_BYTES = 1000, 4 << 20
+SLICE_ROWS, SLICE_BYTES = 500, 4 << 20
 #: How long a job is left to whoever was at it last.
 BUSY_MS = 5000
 SLICES_AT_ONCE = 8

@@ -1,5 +1,5 @@
 -- Bodies, as many as one answer should have: the first of them at least.
-local MOST_BYTES, LARGE_BYTES = 8388608, 65536
+local MOST_BYTES, LARGE_BYTES, IN_STREAM = 8388608, 65536, false
 local function bodies_of(ids)
   local out, size, at = {}, 0, 1
   while at <= #ids and size < MOST_BYTES do

@@ -1,7 +1,7 @@
 -- A slice of the messages of one state, as a snapshot shows them. Reads c s z d l g y h e n of one queue.
 -- ARGV: 3 number of the queue, 4 number of the snapshot (8), 5 state, 6 from, 7 to ('' for the end), 8 most. Where a
 -- message stands is its row in the index: of ready ones the member, else time or seq (8) and id.
--- Answers {0, time, where to go on ('' at the end), ids, records}; {-3} if the snapshot has ended.
+-- Answers {0, time, where to go on ('' at the end), ids, records, how many of them, the first, have changed since}; {-3} if the snapshot has ended.
 --: shown
 local INDEX = {[1] = D, [3] = L, [4] = G, [5] = Y, [6] = H}
 local snapshot, last, no = shown(3)
@@ -69,8 +69,12 @@ if #earlier > 0 then
 end
 if #ids > 0 then
   local recs, kept = call('HMGET', KEYS[S], unpack(ids)), {}
-  for i, id in ipairs(ids) do kept[i] = snapshot .. id end
-  local changed = call('HMGET', KEYS[E], unpack(kept))
+  -- Mostly nothing is kept at all.
+  local changed = kept
+  if call('EXISTS', KEYS[N]) == 1 then
+    for i, id in ipairs(ids) do kept[i] = snapshot .. id end
+    changed = call('HMGET', KEYS[E], unpack(kept))
+  end
   for i, rec in ipairs(recs) do
     local inside = on == '' or not (#earlier == most) or before(places[i], on)
     if inside and not changed[i] and rec and #rec >= 79 and u64(rec, 31) <= last then
@@ -78,4 +82,4 @@ if #ids > 0 then
     end
   end
 end
-return {DONE_NOW, now, on, out, records}
+return {DONE_NOW, now, on, out, records, #earlier}

@@ -189,16 +189,10 @@ def _by_state(
     code, on, to = span.lower[0], span.lower[1:], span.upper[1:]
     fetching = _Fetching(view, queue, damages)
     while True:
-        _, _, on, ids, records = view.call("shown", queue.known, code, on, to, SLICE)
-        # Those that have changed since come first: in the order of the index again.
-        found = sorted(
-            (
-                (raw_id, raw)
-                for raw_id, raw in zip(ids, records, strict=True)
-                if fetching.is_sound(raw_id, raw)
-            ),
-            key=lambda row: _standing(*row),
-        )
+        _, _, on, ids, records, changed = view.call("shown", queue.known, code, on, to, SLICE)
+        found = [one for one in zip(ids, records, strict=True) if fetching.is_sound(*one)]
+        if changed:  # They come first: in the order of the index again.
+            found.sort(key=lambda one: _standing(*one))
         yield from fetching.rows([row[0] for row in found], [row[1] for row in found], None)
         if on == to:
             break
@@ -238,6 +232,8 @@ class _Fetching:
         self._view = view
         self._q: Known = queue.known
         self._damages = damages
+        #: A store that was never encrypted: nothing has to be opened.
+        self._plain = view.engine.seals.row is None
         self._ids: list[bytes] = []
         self._bodies: list[bytes] = []
         self._records: list[bytes] = []
@@ -259,7 +255,9 @@ class _Fetching:
         """Without records, those that the snapshot has of the ids; what it has not is left out."""
         at = 0
         while at < len(ids):
-            _, _, found, bodies = self._view.call("contents", self._q, 1, *ids[at:])
+            _, _, found, bodies = self._view.call(
+                "contents", self._q, int(records is None), b"".join(ids[at:])
+            )
             for place, body in enumerate(bodies, start=at):
                 record = found[place - at] if records is None else records[place]
                 self._add(ids[place], record, body, None if seqs is None else int(seqs[place]))
@@ -275,7 +273,7 @@ class _Fetching:
                 error = StorageCorrupt("it has no body; run check with repair")
                 self._damages.found(f"message {format_id(raw_id)}", error)
             return
-        opened = self._view.engine.opened_body(self._q, raw_id, body)
+        opened = body if self._plain else self._view.engine.opened_body(self._q, raw_id, body)
         self._ids.append(raw_id)
         self._bodies.append(opened)
         self._records.append(record)
