@@ -19,6 +19,7 @@ import pytest
 import penstock
 from penstock import NewMessage, Penstock, Queue
 from penstock.backends.bulk import BulkRequest, Snapshot, Staged, Txn, WriteTicket, Written
+from penstock.backends.redis.keys import Keys
 from penstock.backends.registry import open_reader, open_writer, release_snapshot
 from penstock.clock import Clock
 from penstock.errors import (
@@ -329,6 +330,41 @@ def test_retention_waits_for_a_snapshot_and_goes_on_when_it_has_ended(place: Pla
     assert [event.seq for event in q.events()] == []
     with pytest.raises(SnapshotNotFound, match="100 s"), open_reader(snapshot, clock=place.clock):
         pass
+
+
+def test_many_who_ask_for_one_snapshot_get_the_same_and_leave_nothing_behind(server: RunningServer) -> None:
+    chosen, found = "00000000-0000-4000-8000-000000000001", list[Snapshot]()
+    with penstock.open(server.url()) as ps:
+        q = ps.create_queue("q")
+        q.enqueue(b"x")
+        threads = [
+            threading.Thread(target=lambda: found.append(ps.take_snapshot(id=chosen))) for _ in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        assert len(set(map(str, found))) == 1
+        assert len(found) == 8
+        release_snapshot(found[0])
+    assert server.do("KEYS", "*:e") == []
+    assert server.do("HLEN", "penstock:ps1:{q}:w") == 0
+
+
+def test_damaged_records_of_snapshots_and_jobs_stop_nobody(place: Place) -> None:
+    ps = place.open()
+    ps.create_queue("q").enqueue(b"x")
+    keys = Keys(place.prefix)
+    place.client.hset(keys.snapshots, "nonsense", b"\x01nonsense")
+    place.client.hset(keys.jobs[0], b"\0\0\0\1bad", bytes(8) + b"t" * 32 + b"0nonsense")
+    place.client.sadd(keys.jobs[2], b"\0\0\0\1bad")
+    snapshot = ps.take_snapshot(lifetime_s=1)
+    place.clock.advance(2)
+    while ps.sweep():
+        pass
+    with pytest.raises(SnapshotNotFound), open_reader(snapshot, clock=place.clock):
+        pass
+    assert place.client.exists(place.key("q", "e")) == 0
 
 
 def test_a_truncated_world_is_told(place: Place) -> None:

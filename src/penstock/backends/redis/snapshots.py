@@ -19,7 +19,7 @@ from penstock.backends.redis.engine import DONE, Engine, QueueRow
 from penstock.backends.redis.keys import Keys
 from penstock.backends.redis.scripts import script
 from penstock.clock import to_ns
-from penstock.errors import InvalidMessage, PenstockError, QueueNotFound, SnapshotNotFound
+from penstock.errors import InvalidMessage, PenstockError, QueueNotFound, SnapshotNotFound, StorageCorrupt
 from penstock.message import format_id, parse_id
 from penstock.settings import MAX_DURATION_S
 
@@ -27,6 +27,8 @@ log = logging.getLogger("penstock")
 
 READER = "redis"
 VERSION = b"\x01"
+#: How often one looks whether another has taken a snapshot, and after how long it has not.
+WAIT_S, PATIENCE_S = 0.05, 30.0
 
 
 class SnapshotRow(msgspec.Struct, array_like=True, frozen=True):
@@ -65,17 +67,10 @@ class Snapshots:
         _check_lifetime(lifetime_s)
         engine = self._engine
         snapshot_id = format_id(engine.new_ids(1)[0]) if chosen is None else format_id(parse_id(chosen))
-        now_us = engine.now_us()
-        known = self._row(snapshot_id)
-        if known is not None and known.whole and known.until_us > now_us:
-            self._put(snapshot_id, _until(known, now_us, lifetime_s))
+        known = self._begun(snapshot_id, lifetime_s)
+        if known.whole:
             return self._value(snapshot_id, known, lifetime_s)
-        if known is not None:
-            self._end(snapshot_id, known)
-        number = int(engine.server.command("HINCRBY", engine.keys.store, "snapshots", 1))
-        row = SnapshotRow(number, now_us, now_us + to_ns(lifetime_s) // 1000, float(lifetime_s))
-        # Before anything is kept for it: what is left half taken ends too.
-        self._put(snapshot_id, row)
+        row = known
         try:
             contents = self._contents(row)
         except BaseException:
@@ -85,6 +80,28 @@ class Snapshots:
         engine.server.command("SET", engine.keys.snapshot(snapshot_id), raw)
         self._put(snapshot_id, msgspec.structs.replace(row, whole=True))
         return self._value(snapshot_id, row, lifetime_s)
+
+    def _begun(self, snapshot_id: str, lifetime_s: float) -> SnapshotRow:
+        """The one that is there, renewed; else one that this call is to take."""
+        engine, waited = self._engine, 0
+        number = int(engine.server.command("HINCRBY", engine.keys.store, "snapshots", 1))
+        while True:
+            now_us = engine.now_us()
+            mine = SnapshotRow(number, now_us, now_us + to_ns(lifetime_s) // 1000, float(lifetime_s))
+            # Before anything is kept for it: what is left half taken ends too.
+            engine.server.command("HSETNX", engine.keys.snapshots, snapshot_id, _packed(mine))
+            known = self._row(snapshot_id)
+            if known is None or known.number == number:
+                return known or mine
+            if known.whole and known.until_us > now_us:
+                known = _until(known, now_us, lifetime_s)
+                self._put(snapshot_id, known)
+                return known
+            if known.until_us <= now_us or waited * WAIT_S >= PATIENCE_S:
+                self._end(snapshot_id, known)
+            else:  # Another is taking it.
+                engine.closed.wait(WAIT_S)
+                waited += 1
 
     def _value(self, snapshot_id: str, row: SnapshotRow, lifetime_s: float) -> Snapshot:
         return Snapshot(
@@ -133,7 +150,11 @@ class Snapshots:
             return 0
         now_us, ended = engine.now_us(), 0
         for raw_id, raw in found:
-            row = _decode_row(raw[1:])
+            try:
+                row = _unpacked(raw)
+            except StorageCorrupt as error:
+                log.error("snapshot id=%s is left alone: %s", raw_id.decode(), error)
+                continue
             if row.until_us <= now_us:
                 self._end(raw_id.decode(), row)
                 ended += 1
@@ -150,21 +171,34 @@ class Snapshots:
         log.info("snapshot id=%s has ended", snapshot_id)
 
 
+def _packed(row: SnapshotRow) -> bytes:
+    return VERSION + msgspec.msgpack.encode(row)
+
+
+def _unpacked(raw: bytes) -> SnapshotRow:
+    try:
+        return _decode_row(raw[1:])
+    except msgspec.DecodeError as error:
+        raise StorageCorrupt(f"record of a snapshot does not decode: {error}") from error
+
+
 def put_row(engine: Engine, snapshot_id: str, row: SnapshotRow) -> None:
-    raw = VERSION + msgspec.msgpack.encode(row)
-    engine.server.command("HSET", engine.keys.snapshots, snapshot_id, raw)
+    engine.server.command("HSET", engine.keys.snapshots, snapshot_id, _packed(row))
 
 
 def find_row(server: Server, keys: Keys, snapshot_id: str) -> SnapshotRow | None:
     raw = server.command("HGET", keys.snapshots, snapshot_id)
-    return None if raw is None else _decode_row(raw[1:])
+    return None if raw is None else _unpacked(raw)
 
 
 def contents_of(engine: Engine, snapshot: Snapshot) -> Contents:
     raw = engine.server.command("GET", engine.keys.snapshot(snapshot.id))
     if raw is None:
         raise not_found(snapshot)
-    return _decode_contents(raw[1:])
+    try:
+        return _decode_contents(raw[1:])
+    except msgspec.DecodeError as error:
+        raise StorageCorrupt(f"snapshot {snapshot.id} does not decode: {error}") from error
 
 
 def end(server: Server, keys: Keys, snapshot_id: str, row: SnapshotRow) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -30,6 +31,8 @@ from penstock.errors import (
 )
 
 log = logging.getLogger("penstock")
+
+T = TypeVar("T")
 
 #: What one script call takes in: it must not keep the server from others for long.
 SLICE_ROWS, SLICE_BYTES = 500, 4 << 20
@@ -176,13 +179,13 @@ class Writing:
         for job in engine.server.command("SMEMBERS", engine.keys.jobs[2]):
             if not engine.server.command("SET", engine.keys.busy(job), b"", "NX", "PX", BUSY_MS):
                 continue
-            known = self._known(job)
-            if known is None or known.is_done:
-                continue
             try:
+                known = self._known(job)
+                if known is None or known.is_done:
+                    continue
                 self._run(job, known, SLICES_AT_ONCE)
             except (StorageError, QueueNotFound) as error:
-                log.error("bulk write of ticket %s is left alone for now: %s", known.ticket, error)
+                log.error("bulk write %r is left alone for now: %s", job[4:].decode(errors="replace"), error)
                 continue
             engine.server.command("DEL", engine.keys.busy(job))
             return 1
@@ -258,7 +261,7 @@ class Writing:
 
     def _run(self, job: bytes, known: JobRow, slices: int | None = None) -> None:
         """Up to so many slices of a job that is under way, and its end."""
-        engine, made = self._engine, _decode_job(known.rest)
+        engine, made = self._engine, _decoded(_decode_job, known.rest)
         folder = folder_of(known.ticket, known.version)
         for part in made.parts:
             engine.server.command("PERSIST", engine.keys.staged(part.queue, f"{folder}:{part.name}"))
@@ -331,6 +334,13 @@ class Writing:
             engine.server.command("DEL", engine.keys.staged(queue, f"{folder}:done"))
 
 
+def _decoded(decode: Callable[[bytes], T], raw: bytes) -> T:
+    try:
+        return decode(raw)
+    except msgspec.DecodeError as error:
+        raise StorageCorrupt(f"record of a bulk write does not decode: {error}") from error
+
+
 def _job_key(txn: Txn, queue: int) -> bytes:
     return queue.to_bytes(4, "big") + txn.app.encode()
 
@@ -344,7 +354,7 @@ def _parsed(raw: bytes) -> JobRow:
 def _answer(known: JobRow, txn: Txn, ticket: str, *, again: bool) -> Written:
     if known.version > txn.version:
         return Written(superseded=True)
-    done = _decode_done(known.rest)
+    done = _decoded(_decode_done, known.rest)
     return Written(
         enqueued=done.enqueued,
         existing=done.existing,

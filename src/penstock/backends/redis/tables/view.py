@@ -21,6 +21,8 @@ from penstock.message import STORED_STATES, State
 from penstock.settings import QueueSettings
 
 ENDED = -3
+#: Parts that one call finds in an index.
+MOST_PARTS = 1000
 
 
 class QueueView(msgspec.Struct, frozen=True):
@@ -115,7 +117,7 @@ class View:
         found: list[Span] = []
         for code in dict.fromkeys(codes):
             count, start = one.counts[code], bytes((code,))
-            parts = parts_of(request, count)
+            parts = min(parts_of(request, count), MOST_PARTS)
             cuts = self.call("cuts", one.known, code, parts)[2] if count and parts > 1 else []
             bounds = [start, *sorted({start + cut for cut in cuts}), start]
             found += [Span(one.name, low, high, count // (len(bounds) - 1)) for low, high in pairwise(bounds)]
