@@ -97,6 +97,8 @@ def measure(spark: SparkSession, server: RunningServer, rows: int) -> dict[str, 
     with penstock.open(url) as ps:
         ps.create_queue("q")
         write(spark, url, 1000)  # Workers are started, scripts are known.
+        for table in ("events", "messages"):
+            count(spark, url, table)
         ps.queue("q").purge()
     over, waits_s = threading.Event(), list[float]()
     beside = threading.Thread(target=bystander, args=(url, over, waits_s))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from typing import Any
 
 from hypothesis import settings
 
@@ -16,3 +17,11 @@ settings.load_profile("default")
 # inherit that: Ctrl-C would do nothing.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """What was not run for want of a server is told, whoever reads only the end."""
+    from tests.redis.servers import redis_7
+
+    if redis_7() is None:
+        terminalreporter.write_line("NOT RUN: Redis 7 (no redis-server of version 7 or later on PATH)")

@@ -14,14 +14,15 @@ import msgspec
 
 from penstock import redis_config
 from penstock.errors import InvalidConfig
+from penstock.health_options import store_health
 from penstock.keyring import ACCEPTED_IDS, is_key_id
 from penstock.reading import MAX_FILE_BYTES as MAX_FILE_BYTES
 from penstock.reading import Reader, expanded, join, types_of
 from penstock.redis_placing import place_queue
 from penstock.redis_settings import FLAVOURS, RedisSettings
 from penstock.settings import EncryptionSettings as EncryptionSettings
+from penstock.settings import HealthSettings, QueueSettings, queue_settings
 from penstock.settings import HookSettings as HookSettings
-from penstock.settings import QueueSettings, queue_settings
 
 DEFAULT = "default"
 MAX_INTERVAL_MS = 60_000
@@ -48,6 +49,10 @@ class RocksDBSettings(msgspec.Struct, frozen=True, kw_only=True):
     mode: Literal["low_space", "high_throughput"] = "high_throughput"
 
 
+#: A disk may take its time to sync, and whoever reads journals comes when it likes.
+_EMBEDDED_HEALTH = HealthSettings(max_latency_s=1.0, max_lag=None)
+
+
 class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
     """An embedded store. `path` is absolute once it has been read; "" for the memory engine."""
 
@@ -58,6 +63,7 @@ class StorageSettings(msgspec.Struct, frozen=True, kw_only=True):
     rocksdb: RocksDBSettings = RocksDBSettings()
     encryption: EncryptionSettings = EncryptionSettings()
     hooks: HookSettings = HookSettings()
+    health: HealthSettings = _EMBEDDED_HEALTH
 
 
 class BackendSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,8 +244,9 @@ class _Reader(Reader):
         values["hooks"] = hooks = self.section(values, "hooks")
         self.take_size(hooks, "hooks.memory_limit", MIN_HOOK_BYTES, MAX_HOOK_BYTES, "256KiB to 64MiB")
         encryption = self.encryption("storage.encryption", values.pop("encryption", None))
+        health = store_health(self, "storage.health", values.pop("health", None), _EMBEDDED_HEALTH)
         checked = self.fields("storage", types_of(StorageSettings), values)
-        settings = msgspec.convert({**checked, "encryption": encryption}, StorageSettings)
+        settings = msgspec.convert({**checked, "encryption": encryption, "health": health}, StorageSettings)
         if not 1 <= settings.interval_ms <= MAX_INTERVAL_MS:
             raise self.refusal("storage.interval_ms", f"is out of range; accepted: 1 to {MAX_INTERVAL_MS}")
         if not 1 <= settings.hooks.time_limit_ms <= MAX_HOOK_MS:
@@ -317,11 +324,12 @@ class _Reader(Reader):
             raise self.refusal(f"{key}.url", "must be a URL, such as redis+lists://localhost:6379/0")
         if _scheme(url) in _URL_OPTIONS:
             encryption = self.encryption(f"{key}.encryption", options.pop("encryption", None))
-            self.check_keys(key, options, ("url", "encryption"))
+            health = store_health(self, f"{key}.health", options.pop("health", None), _EMBEDDED_HEALTH)
+            self.check_keys(key, options, ("url", "encryption", "health"))
             reader = _Reader(f"{self.name}: {key}.url", self.environ, self.folder)
             if f"{key}.url" in self.written:
                 reader.written = dict.fromkeys((f"storage.{leaf}" for leaf in _TUNING), "${…}")
-            return msgspec.structs.replace(reader.embedded(url, ()), encryption=encryption)
+            return msgspec.structs.replace(reader.embedded(url, ()), encryption=encryption, health=health)
         if redis_config.is_redis(url):
             encryption = self.encryption(f"{key}.encryption", options.pop("encryption", None))
             settings = redis_config.from_block(self, name, {**options, "url": url}, tuning, security)

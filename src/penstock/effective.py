@@ -20,6 +20,7 @@ from penstock.config import (
     resolve,
     variables,
 )
+from penstock.health_options import KEYS, field_of
 from penstock.redis_config import is_redis, said_by
 from penstock.redis_options import OPTIONS, option_of
 from penstock.redis_settings import FLAVOURS, RedisSettings, Secret
@@ -102,7 +103,9 @@ def _backend(path: Path, settings: AnySettings) -> Iterator[tuple[Path, Any]]:
         for option in settings.options:
             yield (*path, option), SECRET
     else:
-        yield from _leaves(msgspec.to_builtins(settings), path)
+        values = msgspec.to_builtins(settings)
+        values["health"] = {leaf: values["health"][field_of(leaf)] for leaf in KEYS}
+        yield from _leaves(values, path)
 
 
 def _redis(path: Path, settings: RedisSettings) -> Iterator[tuple[Path, Any]]:

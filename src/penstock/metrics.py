@@ -19,7 +19,7 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
-from penstock.backends.base import BackendMetrics, Histogram, QueueMetrics
+from penstock.backends.base import BackendMetrics, HealthNumbers, Histogram, QueueMetrics
 from penstock.errors import PenstockError
 from penstock.message import STORED_STATES
 from penstock.penstock import Penstock
@@ -30,6 +30,28 @@ TABLE: dict[str, tuple[str, tuple[str, ...], str]] = {
     "penstock": ("info", ("version",), "What is running."),
     "penstock_backend": ("info", ("backend", "engine", "durability"), "Each backend."),
     "penstock_healthy": ("gauge", ("backend",), "1 healthy, 0.5 degraded, 0 unhealthy."),
+    "penstock_backend_up": ("gauge", ("backend",), "1 if it answers, 0 if not."),
+    "penstock_backend_latency_seconds": (
+        "gauge",
+        ("backend", "quantile"),
+        "Time of a call, over the last minute or two; quantiles 0.5 and 0.99.",
+    ),
+    "penstock_backend_error_ratio": ("gauge", ("backend",), "The part of calls that failed, likewise."),
+    "penstock_backend_memory_bytes": (
+        "gauge",
+        ("backend",),
+        "Memory of the server, or of the process that owns the store.",
+    ),
+    "penstock_backend_memory_limit_bytes": ("gauge", ("backend",), "What a server may have of it."),
+    "penstock_backend_pool_in_use": ("gauge", ("backend",), "Connections of this process in use."),
+    "penstock_backend_pool_size": ("gauge", ("backend",), "Connections that it may have."),
+    "penstock_backend_stream_length": ("gauge", ("backend",), "Entries of streams, where there are any."),
+    "penstock_backend_consumer_lag": (
+        "gauge",
+        ("backend",),
+        "Entries that the required cursor, or group, which is furthest behind has not read.",
+    ),
+    "penstock_backend_shards": ("gauge", ("backend",), "Servers of a cluster that have keys."),
     "penstock_messages": ("gauge", ("backend", "queue", "state"), "Messages by state."),
     "penstock_oldest_ready_age_seconds": (
         "gauge",
@@ -160,11 +182,34 @@ class Collector:
                 labels = {"backend": name, "engine": backend.engine, "durability": backend.durability}
                 families.add("penstock_backend", (), labels)
         worth = {"healthy": 1.0, "degraded": 0.5}
-        for name, status in self._ps.health().backends.items():
+        health = self._ps.health()
+        for name, status in health.backends.items():
             families.add("penstock_healthy", (name,), worth.get(status, 0.0))
+        for name, numbers in health.numbers.items():
+            _add_health(families, name, numbers)
         for name, metrics in self._ps.metrics().items():
             _add_backend(families, name, metrics)
         return iter(families)
+
+
+def _add_health(families: Families, backend: str, numbers: HealthNumbers) -> None:
+    """What queues have metrics of their own for is not told again."""
+    families.add("penstock_backend_up", (backend,), float(numbers.reachable))
+    families.add("penstock_backend_error_ratio", (backend,), numbers.error_rate)
+    for quantile, ms in (("0.5", numbers.latency_p50_ms), ("0.99", numbers.latency_p99_ms)):
+        if ms is not None:
+            families.add("penstock_backend_latency_seconds", (backend, quantile), ms / 1000)
+    for metric, value in (
+        ("penstock_backend_memory_bytes", numbers.memory_bytes),
+        ("penstock_backend_memory_limit_bytes", numbers.memory_limit_bytes),
+        ("penstock_backend_pool_in_use", numbers.pool_in_use),
+        ("penstock_backend_pool_size", numbers.pool_size),
+        ("penstock_backend_stream_length", numbers.stream_length),
+        ("penstock_backend_consumer_lag", numbers.consumer_lag),
+        ("penstock_backend_shards", numbers.shards),
+    ):
+        if value is not None:
+            families.add(metric, (backend,), value)
 
 
 def _add_backend(families: Families, backend: str, metrics: BackendMetrics) -> None:

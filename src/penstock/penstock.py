@@ -20,6 +20,7 @@ from penstock.backends.base import (
     BackendInfo,
     BackendMetrics,
     CheckReport,
+    HealthNumbers,
     Progress,
     QuarantineItem,
     QueueBackend,
@@ -36,6 +37,7 @@ from penstock.backends.bulk import (
     WriteTicket,
     Written,
 )
+from penstock.backends.judging import silent
 from penstock.backends.registry import check_config, naming, open_backend
 from penstock.clock import Clock
 from penstock.config import Config
@@ -78,6 +80,10 @@ class Health(msgspec.Struct, frozen=True):
     status: str
     reasons: dict[str, list[str]]
     backends: dict[str, str] = {}
+    #: What each is judged by; a backend of another package may have none.
+    numbers: dict[str, HealthNumbers] = {}
+    #: What can be lost by the way that a backend is set up, though all is well.
+    warnings: dict[str, list[str]] = {}
 
 
 def open(
@@ -220,6 +226,8 @@ class Penstock:
             max((health.status for health in found.values()), key=order.index),
             {name: health.reasons for name, health in found.items() if health.reasons},
             {name: health.status for name, health in found.items()},
+            {name: health.numbers for name, health in found.items() if health.numbers is not None},
+            {name: health.warnings for name, health in found.items() if health.warnings},
         )
 
     def metrics(self) -> dict[str, BackendMetrics]:
@@ -360,7 +368,7 @@ def _health(backend: QueueBackend) -> BackendHealth:
     try:
         return backend.health()
     except (StorageError, BackendUnavailable) as error:
-        return BackendHealth("unhealthy", [str(error)])
+        return silent(str(error))
 
 
 def _together(reports: Sequence[CheckReport]) -> CheckReport:

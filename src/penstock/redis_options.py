@@ -69,6 +69,8 @@ OPTIONS: dict[str, Option] = {
     "health.max_error_rate": Option("health.max_error_rate", "part", 0, 1),
     "health.max_lag": Option("health.max_lag", "count", 0, _COUNT),
     "health.max_memory_ratio": Option("health.max_memory_ratio", "part", 0, 1),
+    "health.max_oldest_age": Option("health.max_oldest_age_s", "seconds", 0.001, 3650 * DAY_S),
+    "health.max_depth": Option("health.max_depth", "count", 0, _COUNT),
 }
 ALIASES = {
     "auth": "password",

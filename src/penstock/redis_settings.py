@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from penstock.errors import InvalidConfig
-from penstock.settings import EncryptionSettings
+from penstock.settings import EncryptionSettings, HealthSettings
 
 FLAVOURS = ("redis", "valkey", "keydb", "dragonfly")
 KINDS = ("lists", "streams")
@@ -84,15 +84,6 @@ class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
     claim_count: int = 100
     max_length: int | None = None
     trim_strategy: Literal["MAXLEN", "MINID"] = "MAXLEN"
-
-
-class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Beyond one of these, a backend is degraded."""
-
-    max_latency_s: float = 0.25
-    max_error_rate: float = 0.05
-    max_lag: int = 10_000
-    max_memory_ratio: float = 0.9
 
 
 class RetrySettings(msgspec.Struct, frozen=True, kw_only=True):

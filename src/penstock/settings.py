@@ -26,6 +26,17 @@ class EncryptionSettings(msgspec.Struct, frozen=True, kw_only=True):
     key_command: str | tuple[str, ...] | None = None
 
 
+class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Beyond one of these, a backend is degraded; None: however much there is of it."""
+
+    max_latency_s: float = 0.25
+    max_error_rate: float = 0.05
+    max_lag: int | None = 10_000
+    max_memory_ratio: float = 0.9
+    max_oldest_age_s: float | None = None
+    max_depth: int | None = None
+
+
 class HookSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What one call of a queue's script may take: processor time, and memory in bytes."""
 

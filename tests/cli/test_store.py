@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import urllib.request
@@ -11,6 +12,7 @@ import pytest
 
 import penstock
 from penstock import Penstock
+from penstock.backends.base import HealthNumbers
 from tests.cli.calling import Cli, command
 
 
@@ -75,8 +77,14 @@ def test_info_shows_engine_place_and_what_it_can(cli: Cli) -> None:
 
 
 def test_health_is_an_exit_code(cli: Cli) -> None:
-    assert cli("health").out == "status  healthy\n"
-    assert cli("health", "--json").object == {"status": "healthy", "reasons": {}}
+    shown = cli("health").out
+    assert shown.startswith("status  healthy\n\nBACKEND  STATUS ")
+    assert re.search(r"(?m)^default  healthy .* 0\.0% +0 +0 ", shown)
+    found = cli("health", "--json").object
+    numbers = found["backends"].pop("default")
+    assert found == {"status": "healthy", "reasons": {}, "warnings": {}, "backends": {}}
+    assert (numbers["status"], numbers["reachable"], numbers["depth"]) == ("healthy", True, 0)
+    assert set(numbers) == {"status", *HealthNumbers.__struct_fields__}
 
     def hold_back(ps: Penstock) -> None:
         queue = ps.queue("emails")

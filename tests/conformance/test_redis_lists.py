@@ -13,6 +13,7 @@ import penstock
 from penstock.clock import Clock
 from penstock.testing.suite import BackendSuite
 from tests.redis.one_server import shared
+from tests.redis.servers import redis_7
 
 
 class TestRedisLists(BackendSuite):
@@ -32,3 +33,10 @@ class TestRedisLists(BackendSuite):
 
 class TestValkeyLists(TestRedisLists):
     flavour = "valkey"
+
+
+class TestRedis7Lists(TestRedisLists):
+    """On the machine's own server; where it has none, the closing summary of the tests says so."""
+
+    flavour = "redis7"
+    __test__ = redis_7() is not None

@@ -7,15 +7,27 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from tests.redis.servers import RunningServer, packaged_redis, packaged_valkey
+from tests.redis.servers import Binary, RunningServer, packaged_redis, packaged_valkey, redis_7
 
-_PACKAGED = {"redis": packaged_redis, "valkey": packaged_valkey}
+
+def _installed_redis_7() -> Binary:
+    found = redis_7()
+    assert found is not None, "there is no redis-server of version 7 or later on PATH; install one"
+    return found
+
+
+_BINARIES = {"redis": packaged_redis, "valkey": packaged_valkey, "redis7": _installed_redis_7}
+
+
+def flavours() -> list[str]:
+    """Every kind of server that there is here, by the names that tests have for them."""
+    return [name for name in _BINARIES if name != "redis7" or redis_7() is not None]
 
 
 def started(folder: Path, flavour: str = "redis", **options: str) -> RunningServer:
     """A server of a test's own, which has to end it."""
     options = {"appendonly": "yes", "appendfsync": "always", **options}
-    server = RunningServer(_PACKAGED[flavour](), folder, options, ())
+    server = RunningServer(_BINARIES[flavour](), folder, options, ())
     server.start()
     return server
 

@@ -11,6 +11,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,14 @@ def installed_redis() -> Binary | None:
         return None
     said = subprocess.run([found, "--version"], check=True, capture_output=True, text=True).stdout
     return Binary("valkey" if "valkey" in said.lower() else "redis", Path(found))
+
+
+@cache
+def redis_7() -> Binary | None:
+    """The machine's own, if it is Redis 7 or later; what needs it is else not collected, and that is told."""
+    own = installed_redis()
+    is_late = own is not None and own.flavour == "redis" and int(own.version.partition(".")[0]) >= 7
+    return own if is_late else None
 
 
 def binaries() -> list[Binary]:
@@ -156,6 +165,12 @@ class RunningServer:
         if self._process is not None:
             self._process.wait()
 
+    def resume_and_kill(self) -> None:
+        """The same for one that may be paused, or gone."""
+        with suppress(ProcessLookupError):
+            self.resume()
+        self.kill()
+
     def stop(self) -> None:
         """As an operator would."""
         if self._process is None or self._process.poll() is not None:
@@ -189,9 +204,7 @@ def running(
     try:
         yield server
     finally:
-        with suppress(ProcessLookupError):
-            server.resume()
-        server.kill()
+        server.resume_and_kill()
 
 
 class RunningCluster:

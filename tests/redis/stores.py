@@ -42,14 +42,14 @@ class Place:
 
     def __init__(self, server: RunningServer | None = None) -> None:
         self.prefix = f"place-{next(_numbers)}-"
-        self._server = server or shared()
-        self.client: Any = self._server.client()
+        self.server = server or shared()
+        self.client: Any = self.server.client()
         self.clock = ManualClock(START_NS)
         self._opened: list[penstock.Penstock] = []
 
     @property
     def url(self) -> str:
-        return f"{self._server.url()}?key_prefix={self.prefix}"
+        return f"{self.server.url()}?key_prefix={self.prefix}"
 
     def open(self, seed: int = 1, clock: Clock | None = None) -> penstock.Penstock:
         ps = penstock.open(self.url, clock=clock or self.clock, rng=random.Random(seed))
@@ -65,7 +65,7 @@ class Place:
         clock: Clock | None = None,
     ) -> penstock.Penstock:
         """Encrypted with that key; None: encryption is off; `follow`: as the store says."""
-        where = self._server.binary.flavour, self._server.port, self.prefix
+        where = self.server.binary.flavour, self.server.port, self.prefix
         ps = opened(*where, keys, key_id, follow=follow, clock=clock or self.clock)
         self._opened.append(ps)
         return ps

@@ -13,8 +13,8 @@ from redis._parsers.base import BaseParser
 from redis.exceptions import ConnectionError as DriverConnectionError
 from redis.exceptions import TimeoutError as DriverTimeoutError
 
+from penstock.backends.call_meter import WINDOW_NS, CallMeter
 from penstock.backends.redis import failures
-from penstock.backends.redis.meter import WINDOW_NS, Meter
 from penstock.clock import NS_PER_S
 from penstock.errors import BackendUnavailable, PenstockError, StorageError, StorageFull, Unauthorized
 from tests.redis.clocks import SkippingClock
@@ -108,7 +108,7 @@ def test_importing_penstock_does_not_import_the_driver() -> None:
 
 @given(st.lists(st.integers(0, 10**12), min_size=1, max_size=200))
 def test_quantiles_are_known_to_an_eighth(times_ns: list[int]) -> None:
-    meter = Meter(SkippingClock())
+    meter = CallMeter(SkippingClock())
     for ns in times_ns:
         meter.took(ns)
     ordered = sorted(times_ns)
@@ -122,7 +122,7 @@ def test_quantiles_are_known_to_an_eighth(times_ns: list[int]) -> None:
 
 def test_figures_are_of_the_last_minutes() -> None:
     clock = SkippingClock()
-    meter = Meter(clock)
+    meter = CallMeter(clock)
     meter.took(1000)
     meter.failed()
     clock.advance(WINDOW_NS / NS_PER_S)
@@ -137,7 +137,7 @@ def test_figures_are_of_the_last_minutes() -> None:
 
 def test_a_clock_that_is_set_back_does_no_harm() -> None:
     clock = SkippingClock()
-    meter = Meter(clock)
+    meter = CallMeter(clock)
     meter.took(-5)
     clock.advance(-1000)
     meter.took(5)

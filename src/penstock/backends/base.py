@@ -180,11 +180,48 @@ class RekeyReport(msgspec.Struct, frozen=True):
     unreadable: int = 0
 
 
+class HealthNumbers(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backend is judged by. None: it does not apply, or is not known.
+
+    Latencies and `error_rate` are of the calls of the last minute or two in the process that asks (of an
+    attached store: in its owner), `calls` of them; rates are per second over the last minute, of all queues.
+    `depth` is what waits, ready or delayed. `consumer_lag` is what the required cursor, or the group, that is
+    furthest behind has yet to read. Memory is that of the server, or of the process that owns the store.
+    """
+
+    reachable: bool
+    latency_p50_ms: float | None = None
+    latency_p99_ms: float | None = None
+    calls: int = 0
+    error_rate: float = 0.0
+    queues: int | None = None
+    depth: int | None = None
+    leased: int | None = None
+    oldest_ready_age_s: float | None = None
+    enqueue_rate_per_s: float | None = None
+    ack_rate_per_s: float | None = None
+    fail_rate_per_s: float | None = None
+    memory_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    #: Of what the fullest server may have, how much it has.
+    memory_ratio: float | None = None
+    pool_in_use: int | None = None
+    pool_size: int | None = None
+    stream_length: int | None = None
+    consumer_lag: int | None = None
+    shards: int | None = None
+
+
 class BackendHealth(msgspec.Struct, frozen=True):
-    """`status` is healthy, degraded or unhealthy; `reasons` say why it is not healthy."""
+    """`status` is healthy, degraded or unhealthy; `reasons` say why it is not healthy.
+
+    `warnings` tell what can be lost by the way that a backend is set up, though all is well now.
+    """
 
     status: str
     reasons: list[str]
+    numbers: HealthNumbers | None = None
+    warnings: list[str] = []
 
 
 class CursorInfo(msgspec.Struct, frozen=True):

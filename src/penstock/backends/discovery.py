@@ -7,6 +7,7 @@ from importlib import import_module
 import msgspec
 
 from penstock.backends import registry
+from penstock.backends.base import HealthNumbers
 from penstock.backends.redis.kinds import is_part_of_this_version
 from penstock.capabilities import Capabilities
 from penstock.clock import Clock, SystemClock
@@ -46,6 +47,7 @@ class ConfiguredBackend(msgspec.Struct, frozen=True, kw_only=True):
     problem: str = ""
     warnings: list[str] = []
     capabilities: Capabilities | None = None
+    numbers: HealthNumbers | None = None
 
 
 def known_backends() -> list[KnownBackend]:
@@ -101,6 +103,7 @@ def _asked(name: str, settings: AnySettings, missing: set[str], clock: Clock) ->
             started_ns = clock.now_ns()
             info = backend.info()
             latency_s = (clock.now_ns() - started_ns) / 1e9
+            numbers = backend.health().numbers
         finally:
             backend.close()
     except PenstockError as error:
@@ -113,6 +116,7 @@ def _asked(name: str, settings: AnySettings, missing: set[str], clock: Clock) ->
         server=info.engine,
         latency_s=latency_s,
         capabilities=info.capabilities,
+        numbers=numbers,
     )
 
 
@@ -122,11 +126,13 @@ def _asked_server(name: str, settings: RedisSettings, clock: Clock) -> Configure
     if missing is not None:
         raise missing
     from penstock.backends.redis.connecting import connect
+    from penstock.backends.redis.health import server_numbers
 
     once = msgspec.structs.replace(settings.retry, attempts=1)
     server = connect(msgspec.structs.replace(settings, retry=once), clock=clock)
     try:
         health = server.health()
+        numbers = server_numbers(server)
     finally:
         server.close()
     return ConfiguredBackend(
@@ -138,6 +144,7 @@ def _asked_server(name: str, settings: RedisSettings, clock: Clock) -> Configure
         latency_s=health.latency_p50_s,
         warnings=health.warnings,
         capabilities=capabilities_of(f"{settings.flavour}+{settings.kind}"),
+        numbers=numbers,
     )
 
 

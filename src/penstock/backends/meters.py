@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from penstock.backends.base import Histogram
-from penstock.clock import NS_PER_S
+from penstock.backends.call_meter import CallMeter
+from penstock.clock import NS_PER_S, Clock
 from penstock.event import Kind
 
 #: Upper bounds in seconds of waiting and service times: from a millisecond to a day.
@@ -88,6 +89,7 @@ class QueueMeter:
 class StoreMeter:
     """One store's."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock) -> None:
         self.sync_s = Meter(SYNC_BOUNDS)
         self.group_sizes = Meter(SIZE_BOUNDS)
+        self.calls = CallMeter(clock)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +13,7 @@ from penstock.cli.exits import Exit
 from penstock.cli.rows import Row, row
 from penstock.cli.session import Session, checked
 from penstock.cli.tables import Column
+from penstock.cli.text import count, rate, size, span
 
 app = typer.Typer(add_completion=False)
 
@@ -33,6 +35,44 @@ _BACKEND = (
 )
 _HEALTH = {"healthy": Exit.DONE, "degraded": Exit.NOTHING, "unhealthy": Exit.UNAVAILABLE}
 _COLOURS = {"healthy": "bold green", "degraded": "bold yellow", "unhealthy": "bold red"}
+
+
+def _colour(found: Row) -> str:
+    return _COLOURS.get(found["status"], "")
+
+
+def _told(name: str, show: Callable[[Any], str]) -> Callable[[Row], str]:
+    """Nothing for what a backend does not have, or does not say."""
+    return lambda found: "" if found.get(name) is None else show(found[name])
+
+
+def _pool(found: Row) -> str:
+    return "" if found.get("pool_size") is None else f"{found['pool_in_use']}/{found['pool_size']}"
+
+
+_WELL = (
+    Column("status", field("status"), style=_colour),
+    Column("reasons", pairs("reasons")),
+    Column("warnings", pairs("warnings")),
+)
+_NUMBERS = (
+    Column("backend", field("backend"), style="bold"),
+    Column("status", field("status"), style=_colour),
+    Column("p50 ms", _told("latency_p50_ms", "{:.2f}".format), right=True, drop=2),
+    Column("p99 ms", _told("latency_p99_ms", "{:.2f}".format), right=True),
+    Column("errors", _told("error_rate", "{:.1%}".format), right=True),
+    Column("depth", _told("depth", count), right=True),
+    Column("leased", _told("leased", count), right=True),
+    Column("oldest", _told("oldest_ready_age_s", span), right=True),
+    Column("in/s", _told("enqueue_rate_per_s", rate), right=True, drop=3),
+    Column("out/s", _told("ack_rate_per_s", rate), right=True, drop=3),
+    Column("fail/s", _told("fail_rate_per_s", rate), right=True, drop=3),
+    Column("memory", _told("memory_bytes", size), right=True, drop=1),
+    Column("pool", _pool, right=True, drop=4),
+    Column("stream", _told("stream_length", count), right=True, drop=6),
+    Column("lag", _told("consumer_lag", count), right=True, drop=5),
+    Column("shards", _told("shards", count), right=True, drop=6),
+)
 
 
 @command(app, "init")
@@ -89,12 +129,17 @@ def health(session: Session) -> Exit:
     """Say whether the store is well: exit code 0 healthy, 1 degraded, 3 unhealthy."""
     with session.open() as ps:
         found = ps.health()
-    columns = (
-        Column("status", field("status"), style=_COLOURS.get(found.status, "")),
-        Column("reasons", pairs("shown")),
-    )
-    answer: Row = {"status": found.status, "reasons": found.reasons}
-    if not session.out.as_json:
-        answer["shown"] = {name: "; ".join(reasons) for name, reasons in found.reasons.items()}
-    session.out.record(answer, columns)
+    backends = {
+        name: {"status": status, **(row(found.numbers[name]) if name in found.numbers else {})}
+        for name, status in found.backends.items()
+    }
+    answer: Row = {"status": found.status, "reasons": found.reasons, "warnings": found.warnings}
+    if session.out.as_json:
+        session.out.object({**answer, "backends": backends})
+        return _HEALTH.get(found.status, Exit.UNAVAILABLE)
+    for what in ("reasons", "warnings"):
+        answer[what] = {name: "; ".join(sentences) for name, sentences in answer[what].items()}
+    session.out.record(answer, _WELL)
+    session.out.say("")
+    session.out.rows([{"backend": name, **numbers} for name, numbers in backends.items()], _NUMBERS)
     return _HEALTH.get(found.status, Exit.UNAVAILABLE)

@@ -24,7 +24,7 @@ queues:
   emails: {backend: default, lease_s: 30, dead_letter: emails-dead}
   clicks: {backend: fast, max_attempts: 3}
 """  # noqa: E501  # as it stands in the specification
-STORAGE_KEYS = ("engine", "path", "durability", "interval_ms", "rocksdb", "encryption", "hooks")
+STORAGE_KEYS = ("engine", "path", "durability", "interval_ms", "rocksdb", "encryption", "hooks", "health")
 HOME = {"HOME": "/home/ann"}
 
 #: variable -> (a value, what it makes of the settings, a wrong value, what its error says is accepted)

@@ -61,7 +61,7 @@ def test_variables_for_the_storage_block_leave_further_stores_alone(read: Read) 
         ),
         (
             "{b: {url: 'rocksdb:x', mode: low_space}}",
-            "backends.b.mode is not known; accepted: url, encryption",
+            "backends.b.mode is not known; accepted: url, encryption, health",
         ),
         ("{b: {url: 'rocksdb:'}}", "backends.b.url must be a path that is not empty and has no NUL in it"),
         (

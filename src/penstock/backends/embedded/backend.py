@@ -51,8 +51,9 @@ from penstock.backends.embedded.throttles import Throttles
 from penstock.backends.embedded.upkeep import Upkeep
 from penstock.backends.embedded.user_state import UserState
 from penstock.backends.embedded.worlds import Worlds
+from penstock.backends.judging import judged, silent
 from penstock.clock import Clock, SystemClock, to_ns
-from penstock.config import EncryptionSettings, HookSettings
+from penstock.config import EncryptionSettings, HookSettings, StorageSettings
 from penstock.errors import InvalidMessage, StorageError
 from penstock.event import Entry, Event
 from penstock.keyring import EnvironmentKeys, KeyProvider
@@ -68,7 +69,7 @@ from penstock.message import (
     check_count,
     parse_id,
 )
-from penstock.settings import QueueSettings
+from penstock.settings import HealthSettings, QueueSettings
 
 T = TypeVar("T")
 
@@ -94,11 +95,13 @@ class EmbeddedBackend(Served):
         encryption: EncryptionSettings | None = None,
         provider: KeyProvider | None = None,
         hooks: HookSettings | None = None,
+        health: HealthSettings | None = None,
     ) -> None:
         self.name = "embedded"
         self.capabilities = CAPABILITIES if path is not None else IN_MEMORY
         self._path = path
         self._engine_name = engine_name
+        self._thresholds = health or StorageSettings().health
         raw_kv = kv
         self._kv = kv = found(
             kv, path, rng, encryption or EncryptionSettings(), provider or EnvironmentKeys()
@@ -371,12 +374,13 @@ class EmbeddedBackend(Served):
     def health(self) -> BackendHealth:
         engine = self._engine
         if self._closed.is_set() or engine.stopped is not None:
-            return BackendHealth("unhealthy", [f"the store has stopped: {engine.stopped or 'closed'}"])
+            return silent(f"the store has stopped: {engine.stopped or 'closed'}")
         if engine.write_failure is not None:
-            return BackendHealth("unhealthy", [f"the last write failed: {engine.write_failure}"])
+            return silent(f"the last write failed: {engine.write_failure}")
+        numbers = measuring.health_numbers(engine)
         with engine.lock:
             reasons = [*complaints(engine), *self.upkeep.reasons(), *self._hooking.reasons()]
-        return BackendHealth("degraded" if reasons else "healthy", reasons)
+        return judged(numbers, self._thresholds, reasons)
 
     def metrics(self) -> BackendMetrics:
         return measuring.metrics(self._engine, self._throttles)

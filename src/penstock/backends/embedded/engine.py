@@ -100,7 +100,7 @@ class Engine:
         self._synced = 0
         self.buckets = Buckets(self)
         self.calls = Calls()
-        self.meter = StoreMeter()
+        self.meter = StoreMeter(clock)
         self._group = GroupCommit(self.sync, self.calls, self.meter.group_sizes)
         self.ids = IdGenerator(rng, self._count_opening())
         secret = kv.get(keys.meta(Meta.SECRET), self.meta)
@@ -233,11 +233,11 @@ class Engine:
         """Run a command and return its answer once what it wrote is as durable as the mode promises."""
         self.check_usable()
         if self.durability == "sync":
-            return self._group.run(command)
+            return self.meter.calls.timed(lambda: self._group.run(command))
         if self.calls.current is None:
-            return command()
+            return self.meter.calls.timed(command)
         with self.calls.running([(self.calls.current, None)]):
-            return command()
+            return self.meter.calls.timed(command)
 
     def durably_merged(
         self, kind: Hashable, items: Sequence[Item], command: Callable[[Sequence[Item]], list[R]]
@@ -245,7 +245,7 @@ class Engine:
         """The same for a command that answers item by item: neighbours of a kind become one batch."""
         self.check_usable()
         if self.durability == "sync":
-            return self._group.run_merged(kind, items, command)
+            return self.meter.calls.timed(lambda: self._group.run_merged(kind, items, command))
         return self.durably(lambda: command(items))
 
     def sync(self) -> bool:

@@ -103,6 +103,7 @@ def _backend(
             encryption=encryption,
             provider=keys or configured_keys(encryption.key_file, encryption.key_command),
             hooks=settings.hooks,
+            health=settings.health,
         )
     except BaseException as error:
         kv.close()

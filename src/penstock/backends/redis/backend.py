@@ -31,19 +31,13 @@ from penstock.backends.bulk import (
     WriteTicket,
     Written,
 )
+from penstock.backends.judging import silent
 from penstock.backends.redis.capabilities import HAVING, LISTS
 from penstock.backends.redis.catalogue import Catalogue
 from penstock.backends.redis.checking import Checking
 from penstock.backends.redis.connecting import Server
 from penstock.backends.redis.engine import Engine
-from penstock.backends.redis.health import (
-    NONE,
-    channel_reasons,
-    durability_of,
-    loss_reasons,
-    reasons,
-    server_reasons,
-)
+from penstock.backends.redis.health import NONE, channel_reasons, durability_of, examined
 from penstock.backends.redis.hooking import Hooking
 from penstock.backends.redis.journal import Journals
 from penstock.backends.redis.keys import Keys
@@ -69,14 +63,7 @@ from penstock.capabilities import Capabilities
 from penstock.clock import Clock, to_ns
 from penstock.codec.body import check_duration
 from penstock.config import HookSettings
-from penstock.errors import (
-    BackendUnavailable,
-    DecryptFailed,
-    InvalidMessage,
-    KeyMissing,
-    Unauthorized,
-    Unsupported,
-)
+from penstock.errors import InvalidMessage, Unsupported
 from penstock.event import Entry, Event
 from penstock.message import (
     Delivery,
@@ -346,19 +333,13 @@ class RedisBackend:
 
     def health(self) -> BackendHealth:
         if self._engine.closed.is_set():
-            return BackendHealth("unhealthy", ["the store is closed"])
-        try:
-            found = [
-                *loss_reasons(self._server, self._durability),
-                *self._channel_reasons,
-                *reasons(self._engine, self._numbers),
-                *server_reasons(self._server),
-                *self._hooking.reasons(),
-                *self._rekeying.given_up,
-            ]
-        except (BackendUnavailable, DecryptFailed, KeyMissing, Unauthorized) as error:
-            return BackendHealth("unhealthy", [str(error)])
-        return BackendHealth("degraded" if found else "healthy", found)
+            return silent("the store is closed")
+        own = [*self._channel_reasons, *self._hooking.reasons(), *self._rekeying.given_up]
+        return examined(self._engine, self._numbers, self._durability, own, self.extra_health())
+
+    def extra_health(self) -> dict[str, int]:
+        """Numbers that a kind of store has of its own, as `HealthNumbers` names them: none here."""
+        return {}
 
     def metrics(self) -> BackendMetrics:
         return self._numbers.metrics()

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from penstock.backends.call_meter import CallMeter
 from penstock.backends.redis import driver, failures
-from penstock.backends.redis.meter import Meter
 from penstock.backends.redis.topology import Node, Topology
 from penstock.clock import Clock, to_ns
 from penstock.errors import BackendUnavailable
@@ -64,7 +64,7 @@ class Sender:
 
     def reset(self) -> None:
         """As new; after a fork too."""
-        self.meter = Meter(self._clock)
+        self.meter = CallMeter(self._clock)
         self._pause = threading.Condition()
         self.is_closed = False
 

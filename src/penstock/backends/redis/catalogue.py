@@ -66,7 +66,7 @@ class Catalogue:
 
     def delete(self, name: str) -> None:
         def changes(version: int) -> list[Change]:
-            rows = self._engine.all_queues()
+            rows = self._engine.every_queue()
             if name not in rows:
                 raise QueueNotFound(name)
             for other, row in rows.items():
@@ -82,7 +82,7 @@ class Catalogue:
         by_name = _unique(wanted)
 
         def changes(version: int) -> list[Change]:
-            rows = self._engine.all_queues()
+            rows = self._engine.every_queue()
             for settings in by_name.values():
                 self._check(settings, rows.get(settings.name), by_name)
             return _differences(rows, by_name, lambda settings: self._new(settings, version), version)

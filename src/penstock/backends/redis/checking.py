@@ -5,20 +5,27 @@ Each slice is one script, so that writers beside it are never taken for damage.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 from penstock.backends.base import CheckReport, Problem, Progress
-from penstock.backends.redis.engine import Engine, Known
+from penstock.backends.redis.engine import AT_ONCE, Engine, Known
 from penstock.backends.redis.journal import PAGE
 from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import Counters, decode_counters, decode_events, decode_head
-from penstock.backends.redis.repairing import Repairing
+from penstock.backends.redis.recovering import Recovering
+from penstock.backends.redis.repairing import Repairing, runs_of
 from penstock.backends.redis.worlds import Worlds
 from penstock.codec.body import decode_body
 from penstock.errors import BackendUnavailable, PenstockError, QueueNotFound, StorageCorrupt, StorageError
 from penstock.event import Event, Kind
 from penstock.message import format_id, state_after
+
+log = logging.getLogger("penstock")
+
+#: Takes a problem: its kind, the queue, and where in it.
+Note = Callable[[str, str, str], None]
 
 #: Of very many problems only the first are listed.
 LISTED = 1000
@@ -46,7 +53,8 @@ _KINDS: dict[str, tuple[str, str]] = {
     "flow of a full key": ("index", "lane of a full key is served"),
     "counter": ("index", "counter is not what is counted"),
     "counters": ("index", "counters do not decode, or are missing"),
-    "locked": ("index", "a repair was interrupted"),
+    "locked": ("index", "a repair has not ended"),
+    "row": ("damage", "row of the catalogue does not decode"),
     "journal gap": ("damage", "journal has a gap"),
     "journal frame": ("damage", "journal frame does not decode"),
     "journal counts": ("damage", "journal does not lead to what is counted"),
@@ -60,6 +68,7 @@ class Checking:
     def __init__(self, engine: Engine, quarantine: Quarantine, worlds: Worlds) -> None:
         self._engine = engine
         self._worlds = worlds
+        self._recovering = Recovering(engine, worlds, quarantine)
         self._repairing = Repairing(engine, quarantine)
 
     def check(self, repair: bool, progress: Progress | None) -> CheckReport:
@@ -67,7 +76,7 @@ class Checking:
         if not repair or report.ok:
             return report
         broken = sorted({problem.queue for problem in report.problems if problem.queue})
-        actions = {name: self._repairing.repair(name) for name in broken}
+        actions = {name: self._repaired(name) for name in broken}
         problems = [
             Problem(p.what, p.queue, p.where, p.kind, p.severity, actions.get(p.queue, "left alone"))
             for p in report.problems
@@ -76,6 +85,15 @@ class Checking:
         return CheckReport(
             problems, report.queues, again.messages, again.events, report.counts, len(again.problems)
         )
+
+    def _repaired(self, name: str) -> str:
+        """What was done to a queue; a failure is its own, and told of it."""
+        try:
+            recovered = self._recovering.recover(name)
+            return "; ".join(filter(None, (recovered, self._repairing.repair(name))))
+        except StorageError as error:
+            log.error("queue %r could not be repaired: %s", name, error)
+            return f"not repaired: {error}"
 
     def reindex(self, progress: Progress | None) -> CheckReport:
         names = list(self._engine.all_queues())
@@ -86,7 +104,7 @@ class Checking:
         return self._look(None)
 
     def _look(self, progress: Progress | None) -> CheckReport:
-        rows = self._engine.all_queues()
+        rows, damaged = self._engine.rows()
         problems: list[Problem] = []
         kinds: Counter[str] = Counter()
         messages = events = 0
@@ -97,9 +115,11 @@ class Checking:
             if len(problems) < LISTED:
                 problems.append(Problem(what, queue, where, kind, severity))
 
+        for name, error in damaged.items():
+            note("row", name, str(error))
         for place, name in enumerate(rows):
             try:
-                counted = self._engine.with_queue(name, lambda q: self._queue(q, note))
+                counted = self._read(name, note)
                 messages, events = messages + counted[0], events + counted[1]
             except QueueNotFound:
                 if self._engine.load(name) is not None:
@@ -110,18 +130,30 @@ class Checking:
                 progress("queues", place + 1, len(rows))
         for world, where in self._worlds.problems():
             note("world", "", f"{world}: {where}")
-        return CheckReport(problems, len(rows), messages, events, dict(kinds))
+        return CheckReport(problems, len(rows) + len(damaged), messages, events, dict(kinds))
 
-    def _why(self, name: str, error: PenstockError) -> tuple[str, str, str]:
+    def _read(self, name: str, note: Note) -> tuple[int, int]:
+        """One queue; one that is being repaired is not waited for, one that changes all the time is."""
+        try:
+            return self._engine.with_queue(name, lambda q: self._queue(q, note), AT_ONCE)
+        except BackendUnavailable:
+            if self._is_locked(name):
+                raise
+            return self._engine.with_queue(name, lambda q: self._queue(q, note))
+
+    def _is_locked(self, name: str) -> bool:
         try:
             raw = self._engine.server.command("GET", self._engine.keys.queue(name)[0])
-            locked = raw is not None and decode_counters(raw).settings < 0
+            return raw is not None and decode_counters(raw).settings < 0
         except StorageError:
-            locked = False
-        return ("locked" if locked else "counters"), name, str(error)
+            return False
 
-    def _queue(self, q: Known, note: Callable[[str, str, str], None]) -> tuple[int, int]:
+    def _why(self, name: str, error: PenstockError) -> tuple[str, str, str]:
+        return ("locked" if self._is_locked(name) else "counters"), name, str(error)
+
+    def _queue(self, q: Known, note: Note) -> tuple[int, int]:
         """(messages, events)"""
+        runs = runs_of(self._engine.server)
         raw = self._engine.server.command("GET", q.keys[0])
         if raw is not None:
             decode_counters(raw)  # Damaged ones may look like a queue in repair, which is waited for.
@@ -132,6 +164,8 @@ class Checking:
         found += _problems(wrong)
         counters = decode_counters(raw)
         found += self._journal(q, counters)
+        if runs_of(self._engine.server) != runs:
+            return self._queue(q, note)  # Another run of the server has another order: some were passed over.
         for kind, where in found:
             note(kind, q.name, where)
         return messages, counters.seq - counters.base_seq

@@ -18,7 +18,14 @@ from penstock.backends.redis.scripts import script
 from penstock.backends.redis.seals import BODIES, QUEUES, REASONS, Seals
 from penstock.clock import Clock, SystemClock
 from penstock.codec.sealed import SEALED_VERSION, not_sealed, refuse_sealed
-from penstock.errors import BackendUnavailable, DecryptFailed, QueueNotFound, StorageCorrupt, StorageError
+from penstock.errors import (
+    BackendUnavailable,
+    DecryptFailed,
+    PenstockError,
+    QueueNotFound,
+    StorageCorrupt,
+    StorageError,
+)
 from penstock.ids import IdGenerator
 from penstock.message import format_id
 from penstock.settings import QueueSettings
@@ -39,6 +46,8 @@ OWN_REASONS = frozenset(
 )
 #: Times that a call is begun anew because the queue was changed meanwhile.
 MOST_CHANGES = 100
+#: So many of them without a pause before it.
+AT_ONCE = 3
 PATIENCE_S = 0.05
 #: Where the backend is to compress, payloads larger than this: smaller ones hardly shrink.
 COMPRESS_OVER_BYTES = 512
@@ -176,11 +185,30 @@ class Engine:
         return self._seen(name, row)
 
     def all_queues(self) -> dict[str, QueueRow]:
-        """By name."""
-        raw = self.server.command("HGETALL", self.keys.queues)
-        rows = {name.decode(): self.decoded_row(name.decode(), row) for name, row in sorted(pairs(raw))}
-        self.seals.look()
+        """By name; without those whose rows are damaged, which keep nobody from the others."""
+        return self.rows()[0]
+
+    def every_queue(self) -> dict[str, QueueRow]:
+        """The same, where none may be left out: a damaged row is an error."""
+        rows, damaged = self.rows()
+        for name, error in damaged.items():
+            raise StorageCorrupt(f"queue {name!r} is damaged: {error}; run check with repair first")
         return rows
+
+    def rows(self) -> tuple[dict[str, QueueRow], dict[str, StorageCorrupt]]:
+        """The catalogue: queues by name, and what is wrong with the rows of others."""
+        sound: dict[str, QueueRow] = {}
+        damaged: dict[str, StorageCorrupt] = {}
+        for raw_name, raw in sorted(pairs(self.server.command("HGETALL", self.keys.queues))):
+            name = raw_name.decode(errors="replace")
+            try:
+                if name.encode() != raw_name:
+                    raise StorageCorrupt("the name of a queue is not UTF-8")
+                sound[name] = self.decoded_row(name, raw)
+            except StorageCorrupt as error:
+                damaged[name] = error
+        self.seals.look()
+        return sound, damaged
 
     def decoded_row(self, name: str, raw: bytes) -> QueueRow:
         if raw[:1] == _SEALED:
@@ -215,11 +243,14 @@ class Engine:
         for name in names:
             self._known.pop(name, None)
 
-    def with_queue(self, name: str, act: Callable[[Known], T]) -> T:
-        """Act on a queue; anew where it turns out to be changed before anything was done."""
+    def with_queue(self, name: str, act: Callable[[Known], T], attempts: int | None = None) -> T:
+        """Act on a queue; anew where it turns out to be changed before anything was done.
+
+        With `AT_ONCE` attempts, nothing is waited for.
+        """
         outer = self._acts.has_changed
         try:
-            for attempt in range(MOST_CHANGES):
+            for attempt in range(attempts or MOST_CHANGES):
                 self._patience(attempt)
                 self._acts.has_changed = False
                 q = self.queue(name)
@@ -234,7 +265,7 @@ class Engine:
         raise _restless(name)
 
     def _patience(self, attempt: int) -> None:
-        if attempt > 2:
+        if attempt >= AT_ONCE:
             self.closed.wait(PATIENCE_S)  # A repair is at it.
 
     def _as_they_are(self, queues: Sequence[Known]) -> list[int]:
@@ -310,6 +341,26 @@ class Engine:
             sent = args()
             attempt += 1
         raise _restless(queues[0].name)
+
+    def run_each(self, name: str, queues: Sequence[Known]) -> list[list[Any] | PenstockError | None]:
+        """A script that changes no message, on each of many queues, in few round trips.
+
+        An error is the answer of its queue alone; None is that of one that is not as it is known.
+        """
+        answers: list[list[Any] | PenstockError | None] = [None] * len(queues)
+        asked = list(range(len(queues)))
+        while asked:
+            sent = [(script(name), queues[at].keys, [*self.head(), queues[at].changed]) for at in asked]
+            again = []
+            for at, reply in zip(asked, self.server.run_many(sent), strict=True):
+                if isinstance(reply, PenstockError):
+                    answers[at] = reply
+                elif reply[0] == MORE:
+                    again.append(at)
+                elif reply[0] not in (NOT_FOUND, CHANGED):
+                    answers[at] = reply
+            asked = again
+        return answers
 
 
 class _Acts(threading.local):

@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from penstock.backends.redis.connecting import Server, pairs
-from penstock.errors import PenstockError, QueueNotFound, StorageError, Unauthorized
+import msgspec
 
-if TYPE_CHECKING:
-    from penstock.backends.redis.engine import Engine, Known
-    from penstock.backends.redis.keys import Keys
-    from penstock.backends.redis.numbers import Numbers
+from penstock.backends.base import BackendHealth, HealthNumbers
+from penstock.backends.judging import Totals, judged
+from penstock.backends.redis.connecting import Server, ServerHealth, pairs
+from penstock.backends.redis.engine import Engine, Known, QueueChanged
+from penstock.backends.redis.keys import Keys
+from penstock.backends.redis.memory import memory_of
+from penstock.backends.redis.numbers import Numbers, Standing
+from penstock.backends.redis.profiles import parse_info
+from penstock.errors import (
+    BackendUnavailable,
+    DecryptFailed,
+    KeyMissing,
+    PenstockError,
+    StorageCorrupt,
+    StorageError,
+    Unauthorized,
+)
 
 #: `appendfsync` -> the durability mode that it is.
 _MODES = {"always": "sync", "everysec": "interval", "no": "os"}
 UNKNOWN = "unknown"
 #: No log at all.
 NONE = "none"
-#: Of fewer calls in the last minutes than this, one slow one in a hundred says nothing.
-JUDGED_CALLS = 100
 CANNOT_PUBLISH = (
     "this user may not publish to the store's channels: who waits only looks every few seconds; "
     "give it their pattern (ACL SETUSER … &prefix*)"
@@ -46,31 +55,84 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def server_reasons(server: Server) -> Iterator[str]:
-    """How it is reached and how calls went lately, by the thresholds of its settings; one sentence each."""
-    found, limits = server.health(), server.settings.health
-    judged = found.calls + found.errors >= JUDGED_CALLS
-    p99_s = found.latency_p99_s if judged else None
-    if found.breaker_open:
-        yield "too many calls in a row have failed: none is sent for a moment"
-    if p99_s is not None and p99_s > limits.max_latency_s:
-        yield f"a call in a hundred takes {p99_s:.3f} s; health.max_latency is {limits.max_latency_s}"
-    if judged and found.error_rate > limits.max_error_rate:
-        yield f"{found.error_rate:.0%} of attempts failed; health.max_error_rate is {limits.max_error_rate}"
-    used, most = _memory(server)
-    if most and used > limits.max_memory_ratio * most:
-        yield f"the server has {used / most:.0%} of its maxmemory in use; at all of it, it refuses writes"
-    yield from found.warnings
+def examined(
+    engine: Engine, numbers: Numbers, at_open: str, own: Sequence[str], extra: dict[str, int]
+) -> BackendHealth:
+    """What is known and measured of a store, against its thresholds; `extra` is what a kind of store adds.
 
-
-def _memory(server: Server) -> tuple[int, int]:
-    """Bytes in use and allowed; 0 where there is no limit, or the server does not say."""
+    It asks for the catalogue once and for every queue's numbers, many in a round trip: its cost grows with
+    the queues, and with nothing that is in them.
+    """
+    server = engine.server
     try:
-        text = _text(server.command("INFO", "memory"))
+        rows, damaged = engine.rows()
+        standings = numbers.standings(rows)
+        found = [
+            *loss_reasons(server, at_open),
+            *own,
+            *(_damaged(name, error) for name, error in damaged.items()),
+            *(reason for name, (q, one) in standings.items() for reason in _of_queue(q, one, numbers)),
+        ]
+        told = server.health()
+        if told.breaker_open:
+            found.append("too many calls in a row have failed: none is sent for a moment")
+        measured = msgspec.structs.replace(
+            _numbers(server, told), **_totals(standings).fields(), **_memory(server), **extra
+        )
+        return judged(measured, server.settings.health, [*found, *told.warnings], list(loss_warnings(server)))
+    except (BackendUnavailable, DecryptFailed, KeyMissing, Unauthorized) as error:
+        told = msgspec.structs.replace(server.health(), reachable=False)
+        return BackendHealth("unhealthy", [str(error)], _numbers(server, told))
+
+
+def _numbers(server: Server, told: ServerHealth) -> HealthNumbers:
+    """What is known without the queues."""
+    p50_s, p99_s = told.latency_p50_s, told.latency_p99_s
+    return HealthNumbers(
+        reachable=told.reachable,
+        latency_p50_ms=None if p50_s is None else p50_s * 1000,
+        latency_p99_ms=None if p99_s is None else p99_s * 1000,
+        calls=told.calls + told.errors,
+        error_rate=told.error_rate,
+        pool_in_use=told.pool_in_use,
+        pool_size=told.pool_size,
+        shards=told.nodes if server.settings.cluster and told.nodes else None,
+    )
+
+
+def _totals(standings: Mapping[str, tuple[Known, Standing | PenstockError]]) -> Totals:
+    totals = Totals()
+    for _, one in standings.values():
+        if not isinstance(one, PenstockError):
+            c = one.counters
+            totals.add(c.ready + c.delayed, c.leased, one.oldest_s, one.rates_per_s)
+            if one.has_required:
+                totals.behind(c.seq - one.read_by_all)
+    return totals
+
+
+def _memory(server: Server) -> dict[str, Any]:
+    used, limit, ratio = memory_of(server)
+    return {"memory_bytes": used, "memory_limit_bytes": limit, "memory_ratio": ratio}
+
+
+def server_numbers(server: Server) -> HealthNumbers:
+    """Of a server alone, whatever is stored on it."""
+    return msgspec.structs.replace(_numbers(server, server.health()), **_memory(server))
+
+
+def loss_warnings(server: Server) -> Iterator[str]:
+    """What the server may lose though its settings are as they should be: replication does not wait."""
+    try:
+        told = [parse_info(one) for one in server.everywhere("INFO", "replication")]
     except PenstockError:
-        return 0, 0
-    rows = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    return int(rows.get("used_memory", 0)), int(rows.get("maxmemory", 0))
+        return
+    replicas = sum(int(one.get("connected_slaves", 0)) for one in told)
+    if replicas:
+        yield (
+            f"{replicas} replicas follow without being waited for: one that takes over may lack what was "
+            "acknowledged last"
+        )
 
 
 def loss_reasons(server: Server, at_open: str) -> Iterator[str]:
@@ -99,22 +161,20 @@ def channel_reasons(server: Server, keys: Keys) -> list[str]:
     return []
 
 
-def reasons(engine: Engine, numbers: Numbers) -> Iterator[str]:
+def _of_queue(q: Known, standing: Standing | PenstockError, numbers: Numbers) -> Iterator[str]:
     """One sentence each."""
-    for name in engine.all_queues():
-        with contextlib.suppress(QueueNotFound):  # Deleted meanwhile.
-            try:
-                yield from engine.with_queue(name, lambda q: list(_of_queue(q, numbers)))
-            except StorageError as error:
-                yield f"queue {name!r} is damaged: {error}; run check with repair"
-
-
-def _of_queue(q: Known, numbers: Numbers) -> Iterator[str]:
-    standing = numbers.standing(q)
+    if isinstance(standing, BackendUnavailable):
+        yield str(standing)
+        return
+    if isinstance(standing, PenstockError):
+        yield _damaged(q.name, standing)
+        return
     c, settings = standing.counters, q.settings
     if c.held:
         yield f"queue {q.name!r}: required cursors hold back {c.held} bodies"
-    if standing.read_by_all < c.seq and any(one.required for one in standing.cursors):
+    if standing.read_by_all == c.seq or not standing.has_required:
+        return
+    try:
         first_us = numbers.first_event_us(q)
         keep_s, size = settings.journal_retention_s, settings.journal_max_bytes
         too_old = keep_s is not None and first_us is not None and first_us < standing.now_us - keep_s * 1e6
@@ -122,3 +182,11 @@ def _of_queue(q: Known, numbers: Numbers) -> Iterator[str]:
             q, standing
         ):
             yield f"queue {q.name!r}: required cursors keep its journal past its retention"
+    except QueueChanged:
+        return  # Deleted, changed or being repaired since.
+    except StorageCorrupt as error:
+        yield _damaged(q.name, error)
+
+
+def _damaged(name: str, error: PenstockError) -> str:
+    return f"queue {name!r} is damaged: {error}; run check with repair"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -28,6 +28,23 @@ ROUNDS = 20
 DEAD, READY = CODES[State.DEAD], CODES[State.READY]
 
 
+class _Meant:
+    """The queue that a call is about, and what it did so far, through all that it has to begin anew.
+
+    One of the same name that was made meanwhile is another: nothing in it was there when it was called.
+    """
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.last_seqs: dict[str, int] = {}
+        self._number: int | None = None
+
+    def is_it(self, q: Known) -> bool:
+        if self._number != q.number and not self.done:
+            self._number, self.last_seqs = q.number, {}
+        return self._number == q.number
+
+
 class Moving:
     """Bulk operations on the queues of one store."""
 
@@ -38,20 +55,28 @@ class Moving:
 
     def purge(self, queue: str, codes: Sequence[int]) -> int:
         """What was there when it was called: later ones have later numbers."""
+        meant = _Meant()
 
-        def act(q: Known) -> int:
-            done = 0
+        def act(q: Known) -> None:
             last: bytes | str = ""
-            for code in codes:
+            for code in codes if meant.is_it(q) else ():
                 position: bytes | str = ""
                 while True:
                     _, _, count, position, last = self._engine.run("purge", [q], code, last, position, SLICE)
-                    done += count
+                    meant.done += count
                     if not position:
                         break
-            return done
 
-        return self._engine.with_queue(queue, act)
+        return self._counted(queue, act, meant)
+
+    def _counted(self, queue: str, act: Callable[[Known], None], meant: _Meant) -> int:
+        """How many it was done to, though the queue is deleted in the middle of it."""
+        try:
+            self._engine.with_queue(queue, act)
+        except QueueNotFound:
+            if not meant.done:
+                raise
+        return meant.done
 
     # -- move
 
@@ -62,26 +87,33 @@ class Moving:
                 parsed.append(parse_id(text))
             except InvalidMessage as error:
                 parsed.append(Outcome(as_answer(error)))
-        raw_ids = [raw for raw in parsed if isinstance(raw, bytes)]
+        raw_ids = list(dict.fromkeys(raw for raw in parsed if isinstance(raw, bytes)))
         if queue == target:
             self._engine.queue(queue)
             raise InvalidMessage(f"move: target {target!r} is the queue itself")
-
-        def act(q: Known) -> list[Outcome]:
-            there = self._engine.queue(target)
-            if not raw_ids:
-                self._looking.find(q, [])
-            done: list[Outcome] = []
-            for at in range(0, len(raw_ids), SLICE):
-                done += self._move(q, there, raw_ids[at : at + SLICE])
-            return done
-
-        outcomes = iter(self._engine.with_queue(queue, act))
-        return [one if isinstance(one, Outcome) else next(outcomes) for one in parsed]
-
-    def _move(self, q: Known, target: Known, ids: Sequence[bytes]) -> list[Outcome]:
+        #: What became of each, whatever is begun anew or fails behind it.
         answers: dict[bytes, PenstockError | None] = {}
-        left = list(dict.fromkeys(ids))
+
+        def act(q: Known) -> None:
+            there = self._engine.queue(target)
+            left = [raw_id for raw_id in raw_ids if raw_id not in answers]
+            if not left:
+                self._looking.find(q, [])
+            for at in range(0, len(left), SLICE):
+                self._move(q, there, left[at : at + SLICE], answers)
+
+        try:
+            self._engine.with_queue(queue, act)
+        except PenstockError as error:
+            if None not in answers.values():  # Nothing was moved.
+                raise
+            answers = {raw_id: answers.get(raw_id, as_answer(error)) for raw_id in raw_ids}
+        return list(_outcomes(queue, parsed, answers))
+
+    def _move(
+        self, q: Known, target: Known, ids: Sequence[bytes], answers: dict[bytes, PenstockError | None]
+    ) -> None:
+        left = list(ids)
         for _ in range(ROUNDS):
             transfers: list[Transfer] = []
             for raw_id, found in zip(left, self._looking.find(q, left), strict=True):
@@ -91,7 +123,7 @@ class Moving:
                 else:
                     transfers.append(_moved(raw_id, found))
             left = []
-            replies = self._transferring.transfer(q, target, transfers, MOVED)
+            replies = self._transferring.each(q, target, transfers, MOVED)
             for one, reply in zip(transfers, replies, strict=True):
                 if reply == b"0":
                     left.append(one.raw_id)
@@ -105,38 +137,27 @@ class Moving:
             if not left:
                 break
         answers.update({raw_id: MessageLeased(format_id(raw_id), q.name) for raw_id in left})
-        seen: set[bytes] = set()
-        outcomes: list[Outcome] = []
-        for raw_id in ids:
-            error = answers[raw_id]
-            if raw_id in seen and error is None:  # A repetition: as the first went, it is here no more.
-                error = MessageNotFound(format_id(raw_id), q.name)
-            seen.add(raw_id)
-            outcomes.append(OK if error is None else Outcome(error))
-        return outcomes
 
     # -- redrive
 
     def redrive(self, queue: str, limit: int, target: str | None) -> int:
         if target is not None:
             self._engine.queue(target)
+        meant = _Meant()
 
-        def act(q: Known) -> int:
-            done = 0
-            for index in ("y", "a"):
-                done += self._redrive_from(q, index, limit - done, target)
-            return done
+        def act(q: Known) -> None:
+            for index in ("y", "a") if meant.is_it(q) else ():
+                self._redrive_from(q, index, limit, target, meant)
 
         self._engine.with_queue(queue, lambda q: self._looking.find(q, []))
-        return self._engine.with_queue(queue, act)
+        return self._counted(queue, act, meant)
 
-    def _redrive_from(self, q: Known, index: str, limit: int, target: str | None) -> int:
-        done = passed = 0
-        last_seq: int | None = None
-        while done < limit:
-            most = min(SLICE, limit - done)
+    def _redrive_from(self, q: Known, index: str, limit: int, target: str | None, meant: _Meant) -> None:
+        passed = 0
+        while meant.done < limit:
+            most = min(SLICE, limit - meant.done)
             _, _, ids, records, bodies, seq = self._engine.run("dead", [q], index, passed, most)
-            last_seq = int(seq) if last_seq is None else last_seq
+            last_seq = meant.last_seqs.setdefault(index, int(seq))
             by_target: dict[str, list[tuple[bytes, Found]]] = {}
             ended, ids = len(bodies) == len(ids) < most, ids[: len(bodies)]
             for raw_id, raw, body in zip(ids, records, bodies, strict=False):
@@ -149,29 +170,45 @@ class Moving:
                     headers = decode_body(body).headers
                     goal = target or headers.get(ORIGIN, q.name)
                     by_target.setdefault(goal, []).append((raw_id, (record, body)))
-            went = sum(self._redrive_to(q, goal, some) for goal, some in by_target.items())
-            done += went
-            passed += len(ids) - went
+            before = meant.done
+            for goal, some in by_target.items():
+                self._redrive_to(q, goal, some, meant)
+            passed += len(ids) - (meant.done - before)
             if ended:
                 break
-        return done
 
-    def _redrive_to(self, q: Known, goal: str, some: list[tuple[bytes, Found]]) -> int:
+    def _redrive_to(self, q: Known, goal: str, some: list[tuple[bytes, Found]], meant: _Meant) -> None:
         if goal == q.name:
             dead = [(raw_id, found[0]) for raw_id, found in some if found[0].code == DEAD]
-            if not dead:
-                return 0
-            seqs = b"".join([record.seq.to_bytes(8, "big") for _, record in dead])
-            return int(self._engine.run("revive", [q], seqs, *[raw_id for raw_id, _ in dead])[2])
+            if dead:
+                seqs = b"".join([record.seq.to_bytes(8, "big") for _, record in dead])
+                meant.done += int(self._engine.run("revive", [q], seqs, *[raw_id for raw_id, _ in dead])[2])
+            return
         try:
             there = self._engine.queue(goal)
         except QueueNotFound:
-            return 0  # Their origin is gone: they stay where they are.
+            return  # Their origin is gone: they stay where they are.
         transfers = [
             Transfer(raw_id, record.seq, revived(stored_body(record, body)))
             for raw_id, (record, body) in some
         ]
-        return self._transferring.transfer(q, there, transfers, REDRIVEN).count(b"1")
+        for reply in self._transferring.each(q, there, transfers, REDRIVEN):
+            meant.done += reply == b"1"
+
+
+def _outcomes(
+    queue: str, parsed: Sequence[bytes | Outcome], answers: Mapping[bytes, PenstockError | None]
+) -> Iterator[Outcome]:
+    seen: set[bytes] = set()
+    for one in parsed:
+        if isinstance(one, Outcome):
+            yield one
+            continue
+        error = answers[one]
+        if one in seen and error is None:  # A repetition: as the first went, it is here no more.
+            error = MessageNotFound(format_id(one), queue)
+        seen.add(one)
+        yield OK if error is None else Outcome(error)
 
 
 def _moved(raw_id: bytes, found: Found) -> Transfer:

@@ -6,7 +6,7 @@ import contextlib
 import heapq
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -21,12 +21,20 @@ from penstock.backends.base import (
 )
 from penstock.backends.meters import SIZE_BOUNDS, SYNC_BOUNDS
 from penstock.backends.redis.connecting import pairs
-from penstock.backends.redis.engine import Engine, Known, QueueChanged
+from penstock.backends.redis.engine import Engine, Known, QueueChanged, QueueRow
 from penstock.backends.redis.journal import cursor_infos
 from penstock.backends.redis.leasing import Leasing
+from penstock.backends.redis.memory import memory_of
 from penstock.backends.redis.records import Counters, decode_counters, decode_head
 from penstock.backends.redis.settling import Settling
-from penstock.errors import InvalidMessage, QueueNotFound, StorageError, StorageFull
+from penstock.errors import (
+    BackendUnavailable,
+    InvalidMessage,
+    PenstockError,
+    QueueNotFound,
+    StorageError,
+    StorageFull,
+)
 from penstock.message import DueItem, format_id
 
 log = logging.getLogger("penstock")
@@ -47,6 +55,19 @@ class Standing(msgspec.Struct, frozen=True):
     oldest_us: int | None
     rates: dict[bytes, int]
     cursors: list[CursorInfo]
+
+    @property
+    def oldest_s(self) -> float | None:
+        return None if self.oldest_us is None else max(0, self.now_us - self.oldest_us) / 1_000_000
+
+    @property
+    def rates_per_s(self) -> list[float]:
+        """Of enqueues, acks and failures."""
+        return [_rate(self, kind) for kind in (b"e", b"a", b"f")]
+
+    @property
+    def has_required(self) -> bool:
+        return any(one.required for one in self.cursors)
 
     @property
     def read_by_all(self) -> int:
@@ -76,29 +97,42 @@ class Numbers:
         self._durability = durability
 
     def standing(self, q: Known) -> Standing:
-        _, now_us, counters, oldest, rates, cursors = self._engine.run("stats", [q])
-        return Standing(
-            now_us,
-            decode_counters(counters),
-            int(float(oldest)) if oldest else None,
-            {name: int(count) for name, count in pairs(rates)},
-            cursor_infos(cursors),
-        )
+        return _standing(self._engine.run("stats", [q]))
+
+    def standings(self, rows: Mapping[str, QueueRow]) -> dict[str, tuple[Known, Standing | PenstockError]]:
+        """Of these queues, by name, `pipeline_size` in a round trip.
+
+        Nobody is waited for: one that is being repaired has an error, `BackendUnavailable`, for its answer.
+        """
+        engine = self._engine
+        found: dict[str, tuple[Known, Standing | PenstockError]] = {}
+        asked = [engine.known(name, row) for name, row in rows.items()]
+        for is_last in (False, True):
+            changed = []
+            for q, reply in zip(asked, engine.run_each("stats", asked), strict=True):
+                if reply is None and not is_last:
+                    changed.append(q.name)
+                else:
+                    found[q.name] = q, _judged(q, reply)
+            if not changed:
+                break
+            rows = engine.all_queues()  # Those that are deleted by now are left out.
+            asked = [engine.known(name, rows[name]) for name in changed if name in rows]
+        return dict(sorted(found.items()))
 
     def stats(self, queue: str) -> QueueStats:
         return self._stats(self._engine.with_queue(queue, self.standing))
 
     def _stats(self, standing: Standing) -> QueueStats:
-        c, now_us = standing.counters, standing.now_us
-        age_us = None if standing.oldest_us is None else max(0, now_us - standing.oldest_us)
-        enqueued, acked, failed = (_rate(standing, kind) for kind in (b"e", b"a", b"f"))
+        c = standing.counters
+        enqueued, acked, failed = standing.rates_per_s
         return QueueStats(
             delayed=c.delayed,
             ready=c.ready,
             leased=c.leased,
             done=c.done,
             dead=c.dead,
-            oldest_ready_age_s=None if age_us is None else age_us / 1_000_000,
+            oldest_ready_age_s=standing.oldest_s,
             enqueued_total=c.enqueued_total,
             acked_total=c.acked_total,
             failed_total=c.failed_total,
@@ -116,7 +150,9 @@ class Numbers:
 
     def key_stats(self, queue: str, limit: int) -> list[KeyStats]:
         """The keys that have most waiting. Its cost grows with the keys that have any, not with messages."""
-        now_us, sums = self._engine.with_queue(queue, self._sums)
+        return self._key_stats(queue, *self._engine.with_queue(queue, self._sums), limit)
+
+    def _key_stats(self, queue: str, now_us: int, sums: dict[str, _Sum], limit: int) -> list[KeyStats]:
         served = self._leasing.served.get(queue, Counter())
         total = sum(served.values())
         for key in served:
@@ -222,20 +258,20 @@ class Numbers:
 
     def metrics(self) -> BackendMetrics:
         queues: dict[str, QueueMetrics] = {}
-        for name in self._engine.all_queues():
-            with contextlib.suppress(QueueNotFound, StorageError):  # Deleted meanwhile, or damaged.
-                queues[name] = self._of_queue(name)
-        used = self._engine.server.command("INFO", "memory")
+        for name, (q, standing) in self.standings(self._engine.all_queues()).items():
+            if isinstance(standing, PenstockError):
+                continue  # Damaged or being repaired: `health` tells.
+            with contextlib.suppress(QueueChanged, QueueNotFound, StorageError):
+                queues[name] = self._of_queue(q, standing)
         return BackendMetrics(
             queues=queues,
-            store_bytes=_used_memory(used),
+            store_bytes=memory_of(self._engine.server).used_bytes or 0,
             sync_s=_nothing(SYNC_BOUNDS),
             group_commit_calls=_nothing(SIZE_BOUNDS),
         )
 
-    def _of_queue(self, name: str) -> QueueMetrics:
-        standing = self._engine.with_queue(name, self.standing)
-        meter = self._settling.meters[name]
+    def _of_queue(self, q: Known, standing: Standing) -> QueueMetrics:
+        meter = self._settling.meters[q.name]
         c = standing.counters
         return QueueMetrics(
             stats=self._stats(standing),
@@ -243,7 +279,7 @@ class Numbers:
             wait_s=meter.waits.read(),
             service_s=meter.services.read(),
             cursors=standing.cursors,
-            keys=self.key_stats(name, KEYS_MEASURED),
+            keys=self._key_stats(q.name, *self._sums(q), KEYS_MEASURED),
         )
 
 
@@ -252,13 +288,24 @@ def _nothing(bounds: tuple[float, ...]) -> Histogram:
     return Histogram(bounds, (0,) * (len(bounds) + 1), 0.0)
 
 
-def _used_memory(info: Any) -> int:
-    if isinstance(info, dict):
-        return int(info.get("used_memory", 0))
-    for line in bytes(info).split(b"\r\n"):
-        if line.startswith(b"used_memory:"):
-            return int(line.split(b":")[1])
-    return 0
+def _standing(reply: list[Any]) -> Standing:
+    _, now_us, counters, oldest, rates, cursors = reply
+    return Standing(
+        now_us,
+        decode_counters(counters),
+        int(float(oldest)) if oldest else None,
+        {name: int(count) for name, count in pairs(rates)},
+        cursor_infos(cursors),
+    )
+
+
+def _judged(q: Known, reply: list[Any] | PenstockError | None) -> Standing | PenstockError:
+    if reply is None:
+        return BackendUnavailable(f"queue {q.name!r} is being repaired, or a repair of it has not ended")
+    try:
+        return reply if isinstance(reply, PenstockError) else _standing(reply)
+    except StorageError as error:
+        return error
 
 
 def _rate(standing: Standing, kind: bytes) -> float:

@@ -217,7 +217,7 @@ class Rekeying:
             names = [name.decode() for name in self._engine.server.command("HKEYS", keys.worlds)]
             return self._named(row, names, lambda name: self._count(row, self._copying.world(name, renewing)))
         return self._named(
-            row, list(self._engine.all_queues()), lambda name: self._queue(row, name, renewing)
+            row, list(self._engine.every_queue()), lambda name: self._queue(row, name, renewing)
         )
 
     def _named(self, row: RekeyRow, names: Sequence[str], act: Callable[[str], bool]) -> bool:

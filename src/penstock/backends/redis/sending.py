@@ -47,6 +47,9 @@ _NO_TIME = bytes(8)
 #: Shapes of plain messages that are remembered.
 SHAPES_KEPT = 8192
 
+#: What has become of a message that nothing was answered of yet.
+_UNKNOWN = EnqueueResult(None)
+
 #: What a message has that was given none: the very objects, so that equal ones of other types are checked.
 _NO_KEYS: tuple[str, ...] = ()
 _NO_DELAY: float = 0
@@ -194,7 +197,7 @@ class Sending:
         self, q: Known, messages: Sequence[NewMessage], ids: Sequence[bytes]
     ) -> list[EnqueueResult]:
         messages = self._hooking.enqueued(q, messages)
-        results: list[EnqueueResult] = [EnqueueResult(None)] * len(messages)
+        results = [_UNKNOWN] * len(messages)
         pending: list[_Item] = []
         for place, (m, raw_id) in enumerate(zip(messages, ids, strict=True)):
             try:
@@ -206,13 +209,23 @@ class Sending:
                 results[place] = EnqueueResult(None, refusal(m, error))
         if not pending:
             self._looking.find(q, [])
+        try:
+            self._upsert_rounds(q, pending, results)
+        except PenstockError as error:
+            if not any(result.id is not None for result in results):
+                raise
+            # Others are stored: who learns nothing of them would not know which to send again.
+            failed = EnqueueResult(None, as_answer(error))
+            results = [failed if result == _UNKNOWN else result for result in results]
+        return results
+
+    def _upsert_rounds(self, q: Known, pending: list[_Item], results: list[EnqueueResult]) -> None:
         while pending:
             # What was changed by others meanwhile, and ids that come again, are for the next round.
             now, later = _first_of_each(pending)
             for some in _cut(now):
                 later += self._upsert(q, some, results)
             pending = sorted(later, key=lambda item: item.place)
-        return results
 
     def _upsert(self, q: Known, items: Sequence[_Item], results: list[EnqueueResult]) -> list[_Item]:
         """One round; those that were not as they had been found."""

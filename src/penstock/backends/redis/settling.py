@@ -85,12 +85,15 @@ class Settling:
             distinct = list(dict.fromkeys(map(str, receipts)))
             answers = [OK] * len(distinct)
             held = _parsed(q, distinct, answers)
-            for some in _slices(held):
+
+            def extend_some(some: Sequence[_Held]) -> None:
                 tokens, ids = b"".join([token for _, _, token in some]), [raw_id for _, raw_id, _ in some]
                 reply = self._engine.run("extend", [q], lease_us, tokens, *ids)
                 for (place, _, _), answer in zip(some, reply[2], strict=True):
                     if answer == ord("0"):
                         answers[place] = stale(distinct[place])
+
+            _in_slices(held, MOST, answers, extend_some)
             if not held:
                 self._looking.find(q, [])
             outcomes = dict(zip(distinct, answers, strict=True))

@@ -71,7 +71,7 @@ class Sweeping:
         self._cursor = int(found[0])
         done = 0
         for raw, _ in pairs(found[1]):
-            done += self._queue(raw.decode(), budget - done)
+            done += self._queue(raw.decode(errors="replace"), budget - done)
         if self._cursor == 0:
             done += self._trim_worlds(budget - done)
         return done + self._of_the_store(budget - done)

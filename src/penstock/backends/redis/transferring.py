@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.backends.redis.connecting import Arg
@@ -41,7 +41,12 @@ class Transferring:
         self, q: Known, target: Known, transfers: Sequence[Transfer], kind: int, flags: int = 0
     ) -> list[bytes]:
         """For each '1' if it went, '0' if it is not as it was, '2' if the target has its id."""
-        answers: list[bytes] = []
+        return list(self.each(q, target, transfers, kind, flags))
+
+    def each(
+        self, q: Known, target: Known, transfers: Sequence[Transfer], kind: int, flags: int = 0
+    ) -> Iterator[bytes]:
+        """The same, as they go: an error comes behind the answers of those that went before it."""
         rows: list[bytes] = []
         some: list[tuple[Transfer, bytes, bytes]] = []
         size = 0
@@ -55,14 +60,15 @@ class Transferring:
                 sent += (one.raw_id, line, self._engine.sealed_body(target, one.raw_id, body), *reasons)
             return sent
 
-        def flush() -> None:
+        def flush() -> Iterator[bytes]:
             reply = self._engine.run_sealed("transfer", [q, target], sealed)
-            answers.extend(reply[2][i : i + 1] for i in range(len(reply[2])))
+            for i in range(len(reply[2])):
+                yield reply[2][i : i + 1]
 
         for one in transfers:
             body = encode_body(_without_times(one.body), target.compress_over_bytes)
             if rows and (len(rows) == MOST or size + len(body) > MOST_BYTES):
-                flush()
+                yield from flush()
                 rows, some, size = [], [], 0
             rows.append(_ROW.pack(one.seq, one.body.expires_at_ns // 1000))
             priority = DEFAULT_PRIORITY if target.settings.fifo else one.body.priority
@@ -70,8 +76,7 @@ class Transferring:
             some.append((one, line, body))
             size += len(body)
         if rows:
-            flush()
-        return answers
+            yield from flush()
 
 
 def _without_times(body: Body) -> Body:

@@ -7,9 +7,9 @@
 --   drop     4: id       a body, or a record, that cannot be used goes
 --   dedup    4: cursor
 --   finish   4: settings   counts, and unlocks. Answers {0, time, next cursor, repaired ids}
+-- The last of ARGV is this repair's number, below 0, which locks the queue: {-2} where another repair has it by now.
 --: flows steps
-local LOCKED = -1
-local step, cursor, gone = ARGV[3], ARGV[4], {}
+local step, cursor, gone, lock = ARGV[3], ARGV[4], {}, tonumber(ARGV[#ARGV])
 
 -- Counters as they are stored, or nil: damaged ones are worth as much as none.
 local function stored()
@@ -30,6 +30,8 @@ if fresh then
   call('DEL', KEYS[C])
   c = cmsgpack.unpack(ARGV[4])
 end
+if step == 'finish' and c[SETTINGS] == tonumber(ARGV[4]) then return {DONE_NOW, now, '0', gone} end -- Sent again.
+if step ~= 'begin' and c[SETTINGS] ~= lock then return {CHANGED} end
 local q = {at = 0, c = c, runs = {}, events = 0}
 
 if step == 'begin' then
@@ -38,7 +40,7 @@ if step == 'begin' then
     rest(q, level)
     c[READY + level], c[FLOWS + level] = 0, 0
   end
-  c[SETTINGS], c[DELAYED], c[LEASED], c[DONE], c[DEAD], c[HELD], c[REQUIRED] = LOCKED, 0, 0, 0, 0, 0, 0
+  c[SETTINGS], c[DELAYED], c[LEASED], c[DONE], c[DEAD], c[HELD], c[REQUIRED] = lock, 0, 0, 0, 0, 0, 0
   local rows = call('HGETALL', KEYS[W])
   for i = 2, #rows, 2 do
     local read, row = pcall(cmsgpack.unpack, rows[i])

@@ -56,22 +56,39 @@ end
 local old, size = tonumber(ARGV[4]), tonumber(ARGV[5])
 if old then old = now - old end
 if c[BASE] < c[SEQ] - q.events and (old or size) then
-  local removed = 0
+  -- Frames that are damaged say neither when they were nor what was counted by then: they go with the next sound
+  -- one, which is younger. The stream's number of a frame is the last seq in it, whatever became of the rest.
+  local removed, damaged, damaged_bytes = 0, 0, 0
   local first = call('XRANGE', KEYS[J], '-', '+', 'COUNT', 1)[1]
-  local is_due = first and #(first[2][2] or '') >= HEAD and ((old and unpacked('>I8', first[2][2], 14) < old) or (size and c[BYTES] > size))
+  local function due_frame(at) return (old and at < old) or (size and c[BYTES] > size) end
+  -- Frame, its last seq, and if it is sound its time and the counts after it.
+  local function parts(row)
+    local frame, last = row[2][2] or '', tonumber(string.match(row[1], '^%d+'))
+    if #frame < HEAD then return frame, last end
+    local version, count, first_seq, at, d, r, l, done, dead = unpacked('>BI4I8I8I8I8I8I8I8', frame)
+    if version ~= 1 or first_seq + count - 1 ~= last then return frame, last end
+    return frame, last, at, d, r, l, done, dead
+  end
+  local at = first and select(3, parts(first))
+  local is_due = first and (not at or due_frame(at))
   for _, row in ipairs(is_due and call('XRANGE', KEYS[J], '-', '+', 'COUNT', FRAMES) or {}) do
-    local frame = row[2][2] or ''
-    if #frame < HEAD then break end -- Damaged: it stays, and `check` tells. An error here would leave half of a change.
-    local _, count, first_seq, at, d, r, l, done, dead = unpacked('>BI4I8I8I8I8I8I8I8', frame)
-    local last = first_seq + count - 1
-    if last > read or not ((old and at < old) or (size and c[BYTES] > size)) then break end
-    removed = removed + 1
-    c[BASE], c[BYTES] = last, c[BYTES] - #frame
-    c[BASE_COUNTS], c[BASE_COUNTS + 1], c[BASE_COUNTS + 2] = d, r, l
-    c[BASE_COUNTS + 3], c[BASE_COUNTS + 4] = done, dead
+    local frame, last, at, d, r, l, done, dead = parts(row)
+    if last > read then break end
+    if not at then
+      damaged, damaged_bytes = damaged + 1, damaged_bytes + #frame
+    else
+      if not due_frame(at) then break end
+      removed = removed + damaged + 1
+      c[BASE], c[BYTES] = last, c[BYTES] - damaged_bytes - #frame
+      c[BASE_COUNTS], c[BASE_COUNTS + 1], c[BASE_COUNTS + 2] = d, r, l
+      c[BASE_COUNTS + 3], c[BASE_COUNTS + 4] = done, dead
+      damaged, damaged_bytes = 0, 0
+    end
   end
   if removed > 0 then
-    call('XTRIM', KEYS[J], 'MAXLEN', call('XLEN', KEYS[J]) - removed)
+    local left = call('XLEN', KEYS[J]) - removed
+    if left == 0 then c[BYTES] = 0 end -- What damage took from a frame was counted.
+    call('XTRIM', KEYS[J], 'MAXLEN', left)
     work, q.ticked = 1, true
   end
 end

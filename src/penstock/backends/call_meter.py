@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 
 from penstock.clock import NS_PER_S, Clock
+from penstock.errors import BackendUnavailable, StorageError
+
+T = TypeVar("T")
 
 WINDOW_NS = 60 * NS_PER_S
 
@@ -21,7 +26,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     p99_s: float | None = None
 
 
-class Meter:
+class CallMeter:
     """Two windows of a minute: the one that fills, and the one before. Times are known to an eighth."""
 
     def __init__(self, clock: Clock) -> None:
@@ -37,16 +42,34 @@ class Meter:
         self.errors = 0
 
     def took(self, ns: int) -> None:
+        self._note(self._clock.now_ns(), ns)
+
+    def _note(self, now_ns: int, ns: int) -> None:
+        step = _step(max(ns, 0))
         with self._lock:
-            self._turn()
+            if not 0 <= now_ns - self._started_ns < WINDOW_NS:
+                self._turn()
             self.calls += 1
-            self._now.add(max(ns, 0))
+            counts = self._now.counts
+            counts[step] = counts.get(step, 0) + 1
 
     def failed(self) -> None:
         with self._lock:
             self._turn()
             self.errors += 1
             self._now.errors += 1
+
+    def timed(self, act: Callable[[], T]) -> T:
+        """Do it, and count it. What a caller did wrong is no failure of the store, and no measure of it."""
+        started_ns = self._clock.now_ns()
+        try:
+            answer = act()
+        except (StorageError, BackendUnavailable):
+            self.failed()
+            raise
+        now_ns = self._clock.now_ns()
+        self._note(now_ns, now_ns - started_ns)
+        return answer
 
     def _turn(self) -> None:
         past_ns = self._clock.now_ns() - self._started_ns
@@ -77,10 +100,6 @@ class _Window:
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
         self.errors = 0
-
-    def add(self, ns: int) -> None:
-        step = _step(ns)
-        self.counts[step] = self.counts.get(step, 0) + 1
 
 
 def _step(ns: int) -> int:
