@@ -409,6 +409,23 @@ def test_damage_is_told_with_its_place_and_set_aside_where_asked(place: Place) -
     place.client.hset(place.key("q", "m"), raw, whole)
 
 
+def test_a_damaged_row_of_the_catalogue_is_told_and_hides_no_other_queue(place: Place) -> None:
+    ps = place.open()
+    ps.create_queue("bad")
+    ps.create_queue("q").enqueue(b"x")
+    keys = Keys(place.prefix)
+    whole = place.client.hget(keys.queues, "bad")
+    place.client.hset(keys.queues, "bad", b"\x01nonsense")
+    snapshot = ps.take_snapshot()
+    with open_reader(snapshot, clock=place.clock) as reader:
+        with pytest.raises(StorageCorrupt, match="'bad'"):
+            reader.plan(BulkRequest(table="messages"))
+        plan = reader.plan(BulkRequest(table="messages", on_damage="skip"))
+        assert ([one.name for one in plan.damage], list(plan.extents)) == (["bad"], ["q"])
+        reader.release()
+    place.client.hset(keys.queues, "bad", whole)
+
+
 # -- places -------------------------------------------------------------------------------------
 
 

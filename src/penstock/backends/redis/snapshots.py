@@ -8,6 +8,7 @@ readers move on; whoever keeps house ends those whose time is over.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 
@@ -117,12 +118,17 @@ class Snapshots:
         stored = {
             name.decode(): raw for name, raw in pairs(engine.server.command("HGETALL", engine.keys.queues))
         }
-        rows = {name: engine.decoded_row(name, raw) for name, raw in sorted(stored.items())}
+        rows: dict[str, QueueRow] = {}
+        for name, raw in sorted(stored.items()):
+            with contextlib.suppress(StorageCorrupt):  # Whoever reads it is told.
+                rows[name] = engine.decoded_row(name, raw)
         held = self._held(row, rows)
         worlds = {
             name.decode(): raw for name, raw in pairs(engine.server.command("HGETALL", engine.keys.worlds))
         }
-        return Contents({name: (stored[name], *held[name]) for name in rows if name in held}, worlds)
+        damaged = {name: (stored[name], b"", -1) for name in stored if name not in rows}
+        sound = {name: (stored[name], *held[name]) for name in rows if name in held}
+        return Contents({**sound, **damaged}, worlds)
 
     def _held(self, row: SnapshotRow, rows: dict[str, QueueRow]) -> dict[str, tuple[bytes, int]]:
         """Counters of each queue at its moment, and what required cursors had read of it then (-1: none)."""
