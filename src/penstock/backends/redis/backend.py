@@ -22,6 +22,15 @@ from penstock.backends.base import (
     RekeyReport,
     Throttle,
 )
+from penstock.backends.bulk import (
+    SNAPSHOT_LIFETIME_S,
+    Snapshot,
+    Staged,
+    StoredMessage,
+    Txn,
+    WriteTicket,
+    Written,
+)
 from penstock.backends.judging import silent
 from penstock.backends.redis.capabilities import HAVING, LISTS, LISTS_CLUSTER
 from penstock.backends.redis.catalogue import Catalogue
@@ -41,14 +50,17 @@ from penstock.backends.redis.planning import PlannedCatalogue
 from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import CODES
 from penstock.backends.redis.rekeying import Rekeying
+from penstock.backends.redis.restoring import Restoring
 from penstock.backends.redis.seals import Seals
 from penstock.backends.redis.sending import Sending
 from penstock.backends.redis.settling import Settling
+from penstock.backends.redis.snapshots import Snapshots
 from penstock.backends.redis.sweeping import Housekeeper, Sweeping
 from penstock.backends.redis.transferring import Transferring
 from penstock.backends.redis.user_state import UserState
 from penstock.backends.redis.waiting import Bells
 from penstock.backends.redis.worlds import Worlds
+from penstock.backends.redis.writing import Writing
 from penstock.capabilities import Capabilities
 from penstock.clock import Clock, to_ns
 from penstock.codec.body import check_duration
@@ -67,6 +79,7 @@ from penstock.message import (
     checked_name,
     parse_id,
 )
+from penstock.redis_places import place_of
 from penstock.settings import QueueSettings
 
 NAME = "redis-lists"
@@ -111,7 +124,11 @@ class RedisBackend:
         self._journals = Journals(engine)
         self._numbers = Numbers(engine, self._leasing, settling, self._durability)
         self._rekeying = Rekeying(engine, self._worlds)
-        self._sweeping = Sweeping(engine, settling, self._worlds, self._rekeying, transferring)
+        place = place_of(server.settings)
+        self._snapshots, self._writing = Snapshots(engine, place), Writing(engine, place)
+        self._restoring = Restoring(engine, NAME)
+        further = (self._snapshots.sweep, self._writing.resume)
+        self._sweeping = Sweeping(engine, settling, self._worlds, self._rekeying, transferring, further)
         self._quarantine = Quarantine(engine)
         self._checking = Checking(engine, self._quarantine, self._worlds, transferring)
         self._rekeying.tell_others()
@@ -270,6 +287,23 @@ class RedisBackend:
 
     def delete_state(self, key: str) -> None:
         self._state.delete(key)
+
+    # -- in bulk
+
+    def take_snapshot(self, lifetime_s: float = SNAPSHOT_LIFETIME_S, id: str | None = None) -> Snapshot:
+        return self._snapshots.take(lifetime_s, id)
+
+    def begin_write(self, queue: str | None) -> WriteTicket:
+        return self._writing.begin(queue)
+
+    def commit_write(self, ticket: WriteTicket, txn: Txn, staged: Sequence[Staged]) -> Written:
+        return self._writing.commit(ticket, txn, staged)
+
+    def abort_write(self, ticket: WriteTicket, txn: Txn) -> None:
+        self._writing.abort(ticket, txn)
+
+    def restore(self, queue: str, messages: Sequence[StoredMessage]) -> list[EnqueueResult]:
+        return self._restoring.restore(queue, messages)
 
     # -- token buckets: not here
 

@@ -19,6 +19,9 @@ LISTS = Capabilities(
     fairness=True,
     journal=True,
     fifo=True,
+    bulk_read=True,
+    bulk_write=True,
+    restore=True,
 )
 
 #: On a cluster, what spans queues is a journaled series of writes, not one.

@@ -113,6 +113,8 @@ class Catalogue:
         for op, name, row in changes:
             keys += engine.keys.queue(name)
             args += (op, name.encode(), engine.encoded_row(name, row), counters_of(row))
+        for op, name, row in changes:
+            keys += engine.keys.deleted(name, row.number) if op == "d" else ()
         entries = entries_of(changes)
         args += self._worlds.appending(SYSTEM_WORLD, entries, engine.new_ids(len(entries)))
         if engine.seals.fence != fence:

@@ -36,7 +36,7 @@ NOT_FOUND, CHANGED, DONE, MORE = -1, -2, 0, 1
 #: Scripts that change messages: what they did is not done again.
 CHANGING = frozenset(
     (
-        *("enqueue", "replace", "lease", "ack", "extend", "settle", "transfer", "purge", "revive"),
+        *("enqueue", "replace", "lease", "ack", "extend", "settle", "transfer", "purge", "revive", "restore"),
         *("depart", "departed", "arrive", "arrived"),
     )
 )

@@ -14,7 +14,7 @@ LAYOUT = b"1"
 #: Of a queue, in the order in which scripts expect them.
 OF_QUEUE = (
     *(b"c", b"m", b"s", b"z", b"o", b"d", b"l", b"g", b"y", b"t", b"u", b"p", b"h", b"j"),
-    *(b"b", b"k", b"a", b"w", b"x", b"i", b"v", b"n"),
+    *(b"b", b"k", b"a", b"w", b"x", b"i", b"v", b"n", b"e", b"q"),
     *(b"f%d" % level for level in range(10)),
 )
 COUNTERS, BODIES, STATES, JOURNAL, CURSORS, DEPARTURES, ARRIVALS = 0, 1, 2, 13, 17, 20, 21
@@ -48,11 +48,30 @@ class Keys:
         #: Who keeps house, for a moment, and who seals anew.
         self.sweeper = own + b"sweeper"
         self.rekeyer = own + b"rekeyer"
+        #: Snapshots by id; jobs of bulk writes, when they were done, and which are under way.
+        self.snapshots = own + b"snapshots"
+        self.jobs = (own + b"jobs", own + b"jobs:times", own + b"jobs:open")
         self._own = own
 
     def queue(self, name: str) -> tuple[bytes, ...]:
         start = self._prefix + b"{" + escaped(name) + b"}:"
         return tuple(start + part for part in OF_QUEUE)
+
+    def deleted(self, name: str, number: int) -> tuple[bytes, ...]:
+        """Those of a deleted queue that a snapshot shows."""
+        return tuple(key + b":%d" % number for key in self.queue(name))
+
+    def snapshot(self, snapshot_id: str) -> bytes:
+        """What a snapshot is of."""
+        return self._own + b"snapshot:" + snapshot_id.encode()
+
+    def busy(self, job: bytes) -> bytes:
+        """That somebody is at a job, for a moment."""
+        return self._own + b"busy:" + job
+
+    def staged(self, queue: str, name: str) -> bytes:
+        """Rows of a bulk write, or what is known of them."""
+        return self._prefix + b"{" + escaped(queue) + b"}:write:" + name.encode()
 
     def world(self, name: str) -> bytes:
         """The frames of a world."""

@@ -102,7 +102,10 @@ class PlannedCatalogue(Catalogue):
         """One change, at the queue itself."""
         op, name, row = change
         args = [*self._engine.head(), op, counters_of(row)]
-        self._engine.server.run(script("change"), self._engine.keys.queue(name), args)
+        keys = self._engine.keys.queue(name)
+        if op == "d":
+            keys += self._engine.keys.deleted(name, row.number)
+        self._engine.server.run(script("change"), keys, args)
 
     def _commit(self, raw: bytes, plan: Plan, changes: Sequence[Change]) -> bool:
         """False if the plan is carried out already."""

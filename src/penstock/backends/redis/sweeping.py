@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable, Sequence
 
 from penstock.backends.redis.connecting import pairs
 from penstock.backends.redis.engine import Engine, Known, QueueChanged
@@ -42,9 +43,12 @@ class Sweeping:
         worlds: Worlds,
         rekeying: Rekeying,
         transferring: Transferring,
+        further: Sequence[Callable[[], int]],
     ) -> None:
         self._engine = engine
         self._rekeying = rekeying
+        #: What else there is to do for a store, a slice of each: how many it were.
+        self._further = further
         self._settling = settling
         self._transferring = transferring
         self._is_cluster = engine.server.settings.cluster
@@ -66,7 +70,10 @@ class Sweeping:
             if done >= budget:
                 return done
         done += self._trim_worlds(budget - done)
-        return done + (self._rekeying.slice() if done < budget else 0)
+        return done + self._of_the_store(budget - done)
+
+    def _of_the_store(self, budget: int) -> int:
+        return sum(step() for step in (self._rekeying.slice, *self._further)) if budget > 0 else 0
 
     def tidy(self, budget: int) -> int:
         """The same for the next few queues alone: however many there are, a round costs the same."""
@@ -80,9 +87,7 @@ class Sweeping:
             done += self._queue(raw.decode(errors="replace"), budget - done)
         if self._cursor == 0:
             done += self._trim_worlds(budget - done)
-        if done < budget:
-            done += self._rekeying.slice()
-        return done
+        return done + self._of_the_store(budget - done)
 
     def is_mine(self, me: bytes) -> bool:
         """Whether this process keeps house now: one of all that are open is enough."""

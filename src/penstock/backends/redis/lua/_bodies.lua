@@ -1,5 +1,5 @@
 -- Bodies, as many as one answer should have: the first of them at least.
-local MOST_BYTES, LARGE_BYTES = 8388608, 65536
+local MOST_BYTES, LARGE_BYTES, IN_STREAM = 8388608, 65536, false
 local function bodies_of(ids)
   local out, size, at = {}, 0, 1
   while at <= #ids and size < MOST_BYTES do
@@ -14,4 +14,22 @@ local function bodies_of(ids)
     at = at + step
   end
   return out
+end
+
+-- What a record ends with to lead to its body: here the id does.
+local function entry_for() return '' end
+
+-- `n` bodies of the queue behind `at`: id and body in turn, from there on in a list; numbered behind a seq.
+local function put_bodies(at, list, from, n) call('HSET', KEYS[at + M], unpack(list, from, from + 2 * n - 1)) end
+
+-- The body of a message is about to become another: snapshots that show the message keep it.
+local function keep_body(q, id, rec)
+  local live = q.c[REQUIRED] > 0 and call('HGET', KEYS[q.at + E], LIVE)
+  for at = 1, live and #live or 0, 16 do
+    local kept = sub(live, at, at + 7) .. id
+    if call('HEXISTS', KEYS[q.at + E], kept) == 1 and call('HEXISTS', KEYS[q.at + E], 'b' .. kept) == 0 then
+      local body = q.at == 0 and bodies_of({id}, {rec})[1] or call('HGET', KEYS[q.at + M], id)
+      if body then call('HSET', KEYS[q.at + E], 'b' .. kept, body) end
+    end
+  end
 end

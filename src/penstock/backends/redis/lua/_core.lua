@@ -4,12 +4,12 @@
 --   c counters    m bodies     s states      z ready       o heads       d delayed    l leased
 --   g done        y dead       t ttl         u dedup times p dedup ids   h held       j journal
 --   b blocked     k in flight  a buried      w cursors     x rates       i calls      v departures
---   n arrivals    f0-f9 flows by level
+--   n arrivals    e earlier    q order of those            f0-f9 flows by level
 -- ARGV[1] is the time in microseconds, -1 for the server's own; ARGV[2] a call's id, and '1' if it is sent again.
 local call, sub, byte, concat = redis.call, string.sub, string.byte, table.concat
 local pack, unpacked = struct.pack, struct.unpack
-local C, M, S, Z, O, D, L, G, Y, T, U, P, H, J, B, K, A, W, X, I, V, N, F =
-  1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23
+local C, M, S, Z, O, D, L, G, Y, T, U, P, H, J, B, K, A, W, X, I, V, N, E, Q, F =
+  1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25
 -- Places in the record of counters.
 local VERSION, SETTINGS, SEQ, ORDER, DELAYED, LEASED, DONE, DEAD, HELD = 1, 2, 3, 4, 5, 6, 7, 8, 9
 local ENQUEUED_TOTAL, ACKED_TOTAL, FAILED_TOTAL, BYTES, BASE, BASE_COUNTS = 10, 11, 12, 13, 14, 15
@@ -169,4 +169,30 @@ end
 local function reason_of(rec)
   local at = after_lane(rec)
   return sub(rec, at + 2 + byte(rec, at) * 256 + byte(rec, at + 1))
+end
+
+-- Snapshots that are being read, each by its number (8) and the last seq that it shows (8): what a message was when one
+-- of them was taken is kept, by number and id, before it becomes something else. A snapshot counts as a required cursor.
+local LIVE = 'live'
+local NEVER = '\255\255\255\255\255\255\255\255'
+-- Where a message stands among those of its state: as its index has them.
+local function standing(id, rec)
+  local state = byte(rec)
+  if state == 2 then return '\2' .. lane_of(rec) .. sub(rec, 55, 70) .. id end
+  local key = state == 6 and sub(rec, 31, 38) or sub(rec, 15, 22)
+  return string.char(state) .. (key == zero8 and NEVER or key) .. id
+end
+local function keep(q, ids, recs)
+  local live = q.c[REQUIRED] > 0 and call('HGET', KEYS[q.at + E], LIVE)
+  if not live then return end
+  for at = 1, #live, 16 do
+    local snapshot, last, order = sub(live, at, at + 7), u64(live, at + 8), {}
+    for i, rec in ipairs(recs) do
+      if rec and #rec >= 79 and u64(rec, 31) <= last and call('HSETNX', KEYS[q.at + E], snapshot .. ids[i], rec) == 1 then
+        order[#order + 1] = '0'
+        order[#order + 1] = snapshot .. standing(ids[i], rec)
+      end
+    end
+    if #order > 0 then call('ZADD', KEYS[q.at + Q], unpack(order)) end
+  end
 end

@@ -16,6 +16,7 @@ end
 -- Messages leave the states they are in: index rows, counters, flows. Bodies and records stay.
 local function leave(q, ids, recs)
   local c, at = q.c, q.at
+  keep(q, ids, recs)
   local ready, lanes, ttl, buried, flying = {}, {}, {}, {}, {}
   local of = {[1] = {}, [3] = {}, [4] = {}, [5] = {}}
   for i, rec in ipairs(recs) do
@@ -53,12 +54,12 @@ local function forget(q, ids, seq)
     call('HDEL', KEYS[at + S], unpack(ids))
     return
   end
-  local held, gone = {}, {}
+  local held, gone, recs = {}, {}, call('HMGET', KEYS[at + S], unpack(ids))
   for i, id in ipairs(ids) do
     held[2 * i - 1], held[2 * i] = seq + i - 1, id
     gone[2 * i - 1] = id
-    gone[2 * i] = '\6\0\0\0\0\0' .. now8 .. zero8 .. zero8 .. pack('>I8', seq + i - 1)
-      .. zero8 .. zero8 .. zero8 .. zero8 .. '\0\0\0' .. '\0\0\0\0\0\0'
+    -- With its times: a body has none.
+    gone[2 * i] = '\6\0' .. sub(turned(recs[i], 6, nil, zero8, nil, pack('>I8', seq + i - 1)), 3)
   end
   call('ZADD', KEYS[at + H], unpack(held))
   call('HSET', KEYS[at + S], unpack(gone))
@@ -67,6 +68,11 @@ end
 
 -- The id of one that is gone is used again: nothing is held under it any more.
 local function unhold(q, id)
+  local rec = call('HGET', KEYS[q.at + S], id)
+  if rec then
+    keep(q, {id}, {rec})
+    keep_body(q, id, rec)
+  end
   if call('ZREM', KEYS[q.at + H], id) == 1 then q.c[HELD] = q.c[HELD] - 1 end
 end
 

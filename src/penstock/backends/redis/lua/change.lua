@@ -1,7 +1,7 @@
 -- A queue of a cluster is made, changed or deleted, as planned; what was done already, or is out of date, is not done.
--- Touches all keys of one queue. ARGV: 3 op ('c', 'u', 'd'), 4 counters as of a new queue. Answers {0}.
+-- Touches all keys of one queue, and those that it has afterwards if it is deleted and a snapshot shows it. ARGV: 3 op ('c', 'u', 'd'), 4 counters as of a new queue. Answers {0}.
 -- Numbers of queues and of settings only ever grow.
---: flows steps limits
+--: flows steps limits deleting
 local op, new, raw, is_table = ARGV[3], cmsgpack.unpack(ARGV[4]), call('GET', KEYS[C]), false
 local c
 if raw then
@@ -10,17 +10,13 @@ if raw then
 end
 local mine = c and c[NUMBER] == new[NUMBER]
 
-local function remove()
-  for k = 1, F + 9 do call('UNLINK', KEYS[k]) end
-end
-
 if op == 'c' and not mine and not (c and c[NUMBER] > new[NUMBER]) then
-  remove()
+  for k = 1, F + 9 do call('UNLINK', KEYS[k]) end
   call('SET', KEYS[C], ARGV[4])
 elseif op == 'u' and mine and c[SETTINGS] < new[SETTINGS] then
   change_settings({at = 0, c = c}, new)
 elseif op == 'd' and (mine or not c) then
-  remove()
+  delete_queue(0, F + 9)
 end
 redis.pcall('PUBLISH', KEYS[C], '')
 return {DONE_NOW}

@@ -1,9 +1,9 @@
--- Enqueue a batch. Touches c m s z o d t u p h j k a x i f0-f9 of one queue.
+-- Enqueue a batch. Touches c m s z o d t u p h j k a x i e n f0-f9 of one queue.
 -- ARGV: 3 settings, 4 count, 5 rows, 6 '1' if all are plain, 7 shapes, the shapes, then id and body of each message.
 -- A shape is a lane and, in two bytes, a weight: mostly all of a batch have the same. A row: shape (2); where not all
 -- are plain, flags (1 id given, 2 dedup), delay and ttl in microseconds (8 each) and the hashed dedup id (16) follow.
 -- Answers {0, time} for plain ones, else {0, time, for each '' or the id that answers for it}.
---: flows steps time
+--: bodies flows steps time
 local q, no = open(0, 3)
 if not q then return no end
 local c, n, rows, plain = q.c, tonumber(ARGV[4]), ARGV[5], ARGV[6] == '1'

@@ -1,5 +1,5 @@
 -- Rebuild what is derived from a queue's records, a slice at a time; meanwhile nobody else gets at the queue.
--- Touches c m s z o d l g y t u p h j b k a w v f0-f9 of one queue.
+-- Touches c m s z o d l g y t u p h j b k a w v e q f0-f9 of one queue.
 -- ARGV: 3 step, 4 cursor or settings, 5 on see below. Steps:
 --   begin    4: counters for a queue that has none     drops what is derived, and locks
 --   records  4: cursor   records of 200 messages are put into their indexes; those without a body go

@@ -1,7 +1,7 @@
--- Replace waiting messages. Touches c m s z o d t j b k a i f0-f9 of one queue.
+-- Replace waiting messages. Touches c m s z o d t j b k a i e n f0-f9 of one queue.
 -- ARGV: 3 settings, 4 rows, then id, lane and body of each. A row: seq that the record must have (8), weight (2),
 -- delay and ttl in microseconds (8 each). Answers {0, time, '1' or '0' (not as it was) for each}.
---: flows steps
+--: bodies flows steps
 local q, no = open(0, 3)
 if not q then return no end
 local c, rows, n, answers = q.c, ARGV[4], (#ARGV - 4) / 3, {}
@@ -25,6 +25,7 @@ for i = 1, n do
     local new = string.char(delay > 0 and 1 or 2) .. flags .. sub(rec, 3, 6) .. now8
       .. (delay > 0 and visible8 or zero8) .. expires8 .. seq8 .. shown8 .. sub(rec, 47, 54) .. place .. l
       .. '\0\0' .. reason_of(rec)
+    keep_body(q, id, rec)
     call('HSET', KEYS[M], id, ARGV[4 + 3 * i])
     if delay > 0 then enter(q, 1, {id}, {new}) else enter_ready(q, {id}, {new}, true) end
     record(q, 2, 1, id, (unpacked('>I4', rec, 3)), now + delay)

@@ -1,5 +1,5 @@
 -- A slice of a queue's housekeeping: what has expired, delays, retention, dedup ids, held bodies, its journal.
--- Touches c m s z o d l g y t u p h j b k a w x i v n f0-f9 of one queue.
+-- Touches c m s z o d l g y t u p h j b k a w x i v n e q f0-f9 of one queue.
 -- ARGV: 3 settings, 4 microseconds that events are kept ('' for ever), 5 bytes that the journal may have ('' any).
 -- Answers {0, time, slices of work done, ids and records of ended leases, transfers that nobody has gone on with for a
 -- while: those that started here, and those that arrived}.

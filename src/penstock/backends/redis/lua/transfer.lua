@@ -1,9 +1,9 @@
 -- Messages go from one queue to another: dead letters, moved and redriven ones.
--- Touches c m s z o d l y t h j b k a x i f0-f9 of both queues; the target's keys follow the source's.
+-- Touches c m s z o d l y t h j b k a x i e q f0-f9 of both queues; the target's keys follow the source's.
 -- ARGV: 3 and 4 settings, 5 kind of event (8 dead, 9 redriven, 10 moved), 6 and 7 names, 8 flags of the new records,
 -- 9 rows; then id, lane, body and the reasons for both journals of each. A row: seq that the record must have (8), expiry (8).
 -- Answers {0, time, '1' gone over, '0' not as it was, '2' there already, for each}.
---: flows steps
+--: bodies flows steps
 local TARGET = F + 9
 local q, no = open(0, 3)
 if not q then return no end
