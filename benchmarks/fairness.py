@@ -1,8 +1,8 @@
 """Fair shares: how far they are from what the weights say, and what they cost.
 
-python benchmarks/fairness.py [shares] [noisy] [cost] [keys] [--deliveries 100000] [--mode os] [--json FILE]
+python benchmarks/fairness.py [shares] [noisy] [cost] [keys] [steps] [--mode os] [--json FILE]
 
-`--mode` is of the cost; the others are measured in mode os.
+`--mode` is of the cost and its steps; the others are measured in mode os.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 
 import penstock
 from penstock import NewMessage, Penstock, Queue
+from penstock.kv.rocksdb import RocksStore
 
 PAYLOAD = b"x" * 200
 BATCH = 100
@@ -221,6 +222,62 @@ def cost(folder: Path, rounds: int, mode: str) -> dict[str, Any]:
     return out
 
 
+class Steps:
+    """What the steps of a cycle take of this thread's processor time, and what of it RocksDB does."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, list[float]] = {}
+        self._spent: dict[str, float] = {}
+
+    def watch(self, method: str, name: str) -> None:
+        plain = getattr(RocksStore, method)
+        self._spent[name] = 0.0
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            started = time.thread_time()
+            try:
+                return plain(*args, **kwargs)
+            finally:
+                self._spent[name] += time.thread_time() - started
+
+        setattr(RocksStore, method, timed)
+
+    def run(self, name: str, call: Callable[[Any], Any], given: list[Any]) -> list[Any]:
+        self._spent = dict.fromkeys(self._spent, 0.0)
+        started = time.thread_time()
+        results = [call(one) for one in given]
+        whole = time.thread_time() - started
+        parts = {**self._spent, "Python": whole - sum(self._spent.values())}
+        for part, seconds in parts.items():
+            per_message = seconds / (len(given) * BATCH) * 1e6
+            self.found.setdefault(f"{name}: {part}", []).append(per_message)
+        return results
+
+
+def steps(folder: Path, rounds: int, mode: str) -> dict[str, Any]:
+    """The cost by steps, keys at random.
+
+    An eighth of all rounds was as fast, step by step: what else the machine does has little part in it.
+    """
+    measured, counts = Steps(), (1, 10, 1000)
+    measured.watch("write", "write")
+    measured.watch("get_many", "look-ups")
+    with store(folder, "steps", mode) as ps:
+        rng, queues = random.Random(1), {n: ps.create_queue(f"{n}", lease_s=3600) for n in counts}
+        for keys, q in queues.items():
+            for batch in batches(keys, 20 * BATCH, True, rng, 0):
+                q.enqueue_many(batch)
+        for _ in range(rounds):
+            for keys, q in queues.items():
+                made = batches(keys, 10 * BATCH, True, rng, 0)
+                gc.collect()
+                measured.run(f"{keys}, enqueue", q.enqueue_many, made)
+                held = measured.run(f"{keys}, lease", q.lease, [BATCH] * len(made))
+                receipts = [[delivery.receipt for delivery in deliveries] for deliveries in held]
+                measured.run(f"{keys}, ack", q.ack, receipts)
+    return {name: round(sorted(values)[rounds // 8], 2) for name, values in measured.found.items()}
+
+
 def rss_mib() -> float:
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * resource.getpagesize() / 2**20
@@ -274,7 +331,7 @@ def many_keys(folder: Path, keys: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("parts", nargs="*", help="shares, noisy, cost, keys; all without it")
+    parser.add_argument("parts", nargs="*", help="shares, noisy, cost, steps, keys; all without it")
     parser.add_argument("--deliveries", type=int, default=100_000)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, default=100_000)
@@ -284,16 +341,17 @@ def main() -> None:
     args = parser.parse_args()
     machine = f"{platform.platform()} {os.cpu_count()} cores, Python {platform.python_version()}"
     print(f"{datetime.now(UTC):%Y-%m-%d} {machine}, payload {len(PAYLOAD)} bytes, mode {args.mode}")
-    steps: dict[str, Callable[[Path], dict[str, Any]]] = {
+    runs: dict[str, Callable[[Path], dict[str, Any]]] = {
         "shares": lambda folder: shares(folder, args.deliveries),
         "noisy": lambda folder: noisy(folder, args.messages),
         "cost": lambda folder: cost(folder, args.rounds, args.mode),
         "keys": lambda folder: many_keys(folder, args.keys),
+        "steps": lambda folder: steps(folder, args.rounds, args.mode),  # last: it is slower from then on
     }
     results: dict[str, Any] = {}
-    for name in args.parts or steps:
+    for name in args.parts or runs:
         with tempfile.TemporaryDirectory() as folder:
-            results[name] = steps[name](Path(folder))
+            results[name] = runs[name](Path(folder))
         print(name, json.dumps(results[name], indent=2), flush=True)
     if args.json:
         args.json.write_text(json.dumps(results, indent=2) + "\n")

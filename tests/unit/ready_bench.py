@@ -87,14 +87,14 @@ class Bench:
 
     def row(self, name: Name, order_ns: int, weight: int) -> ReadyRow:
         key = keys.ready(QID, lane_of(name), order_ns, id_of(order_ns))
-        return key, encode_ready(weight, 0, 0, has_row=False), None
+        return key, encode_ready(weight, 0, 0, has_row=False), None, None
 
     def add(self, name: Name, orders: list[int], weight: int = 1) -> None:
         """One transaction's rows of one lane, in order."""
         with self.engine.lock, self.engine.transaction() as txn:
             txn.changed = True
             rows = [self.row(name, order_ns, weight) for order_ns in sorted(orders)]
-            for key, value, _ in rows:
+            for key, value, *_ in rows:
                 txn.put(key, value, self.engine.ready)
             self.index.add(txn, lane_of(name), rows)
         self.live |= {(name, order_ns): weight for order_ns in orders}

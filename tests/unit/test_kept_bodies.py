@@ -200,3 +200,24 @@ def test_bodies_of_what_was_taken_go() -> None:
         kept.q.enqueue_many(numbered(10))
         kept.q.lease(10)
     assert kept.kept() <= 2 * 30
+
+
+def test_neighbours_that_differ_are_leased_each_as_they_are() -> None:
+    """Rows that were enqueued alike share their value; what is read of one is no other's."""
+    kept = Kept()
+    kinds: list[dict[str, Any]] = [{}, {"ttl_s": 60}, {"weight": 3}, {"ttl_s": 90, "weight": 2}]
+    messages = [NewMessage(b"%d" % n, fairness_key="ab"[n // 4 % 2], **kinds[n % 4]) for n in range(16)]
+    kept.q.enqueue_many(messages)
+    again = [one for one in kept.q.lease(16) if int(one.payload) % 3 == 0]
+    kept.q.nack([one.receipt for one in again], delay_s=0)
+    for _ in range(2):  # Some for the second time, beside new ones.
+        kept.q.enqueue_many([*messages[:8], *messages[:8]])
+    held = kept.q.lease(99)
+    retried = {one.raw_id for one in again}
+    found = [(one.attempts, one.weight, one.expires_at_ns is not None) for one in held]
+    given = [messages[int(one.payload)] for one in held]
+    assert found == [
+        (1 + (one.raw_id in retried), message.weight, message.ttl_s is not None)
+        for one, message in zip(held, given, strict=True)
+    ]
+    assert len(held) == 32 + len(again)

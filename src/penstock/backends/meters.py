@@ -48,6 +48,7 @@ class Meter:
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = bounds
+        self._bounds_ns = [round(bound * NS_PER_S) for bound in bounds]
         self._counts = [0] * (len(bounds) + 1)
         self._total = 0.0
 
@@ -57,18 +58,17 @@ class Meter:
 
     def observe_since(self, now_ns: int, since_ns: Sequence[int]) -> None:
         """Seconds that have passed since each of these. A batch mostly falls into one bucket."""
-        longest, shortest = (now_ns - min(since_ns)) / NS_PER_S, (now_ns - max(since_ns)) / NS_PER_S
-        bucket = bisect.bisect_left(self._bounds, longest)
-        if bisect.bisect_left(self._bounds, shortest) == bucket:
-            self._counts[bucket] += len(since_ns)
-        else:
-            ages = sorted([(now_ns - one_ns) / NS_PER_S for one_ns in since_ns])
-            below = 0
-            for place, bound in enumerate(self._bounds):
-                up_to = bisect.bisect_right(ages, bound, below)
-                self._counts[place] += up_to - below
-                below = up_to
-            self._counts[-1] += len(ages) - below
+        bounds, counts = self._bounds_ns, self._counts
+        first = bisect.bisect_left(bounds, now_ns - max(since_ns))
+        last = bisect.bisect_left(bounds, now_ns - min(since_ns))
+        above = len(since_ns)
+        if first < last:
+            in_order = sorted(since_ns)
+            for place in range(first, last):
+                longer = bisect.bisect_left(in_order, now_ns - bounds[place], 0, above)
+                counts[place] += above - longer
+                above = longer
+        counts[last] += above
         self._total += max(0.0, (now_ns * len(since_ns) - sum(since_ns)) / NS_PER_S)
 
     def read(self) -> Histogram:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections import defaultdict
 from collections.abc import Sequence
 from itertools import count
 
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Due, StateCode
-from penstock.backends.embedded.lanes import Origin, ReadyRow
+from penstock.backends.embedded.lanes import ReadyRow
 from penstock.backends.embedded.lookup import STATES, Found, find_many, find_sound
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import DEDUP_ROW, ROW_VERSION, StateRow, decode_dedup, encode_ready
@@ -54,10 +53,10 @@ _NO_DELAY: float = 0
 #: The fairness key of no message.
 _NOBODYS = object()
 
-#: lane, body between order and payload, ready key before the order, ready value, and what it is made of: what
-#: plain messages of one queue, fairness key, priority and weight share.
-_Shape = tuple[bytes, bytes, bytes, bytes, Origin]
-_NO_SHAPE: _Shape = (b"", b"", b"", b"", ("", 0, 0))
+#: lane, body between order and payload, ready key before the order, ready value: what plain messages of one
+#: queue, fairness key, priority and weight share.
+_Shape = tuple[bytes, bytes, bytes, bytes]
+_NO_SHAPE: _Shape = (b"", b"", b"", b"")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -94,26 +93,27 @@ class Enqueuer:
         txn.changed = True
         high, text, first_low = self._engine.ids.take(len(messages), now_ns := txn.now_ns)
         first_ns = q.next_order_ns(now_ns, len(messages))
-        put, bodies, ready = txn.put, self._engine.messages, self._engine.ready
+        put, bodies = txn.put, self._engine.messages
         body_prefix = q.prefix + high
         ids: list[bytes] = []
         results: list[EnqueueResult] = []
-        lanes: defaultdict[bytes, list[ReadyRow]] = defaultdict(list)
+        lanes: dict[bytes, list[ReadyRow]] = {}
         kept_bytes = q.ready.keeps_up_to_bytes(q.counters.counts[StateCode.READY])
         rest = _Rest(txn, q, messages, ids, lanes, kept_bytes)
         # Neighbours mostly share the very objects of these three: their shape is then known.
         fairness_key: object = _NOBODYS
         priority = weight = -1
         over_bytes = MAX_PAYLOAD_BYTES if (over := q.settings.compress_over_bytes) is None else over
-        head, (_, tail, key_prefix, value, origin) = b"", _NO_SHAPE
+        head, (_, tail, key_prefix, value) = b"", _NO_SHAPE
         shapes: dict[str, _Shape] = {}
         rows: list[ReadyRow] = []
         for m, low, order_ns in zip(messages, count(first_low), count(first_ns), strict=False):
             try:
                 # By far the most are plain: nothing to them but payload, headers and where they belong.
+                raw, given, same = m.payload, m.fairness_key, m.priority is priority and m.weight is weight
                 plain = (
-                    type(m.payload) is bytes
-                    and len(m.payload) <= MAX_PAYLOAD_BYTES
+                    type(raw) is bytes
+                    and len(raw) <= MAX_PAYLOAD_BYTES
                     and type(m.headers) is dict
                     and m.throttle_keys is _NO_KEYS
                     and m.delay_s is _NO_DELAY
@@ -121,31 +121,29 @@ class Enqueuer:
                     and m.dedup_id is None
                     and m.id is None
                 )
-                given, same = m.fairness_key, m.priority is priority and m.weight is weight
                 if plain and not (given is fairness_key and same):
                     shape = shapes.get(given) if same and type(given) is str else None
                     if shape is None:
                         shapes, shape = self._shape(q, m)
                         head = before_order(m.priority, m.weight, now_ns)
                     fairness_key, priority, weight = given, m.priority, m.weight
-                    lane, tail, key_prefix, value, origin = shape
-                    rows = lanes[lane]
+                    lane, tail, key_prefix, value = shape
+                    rows = lanes.get(lane) or lanes.setdefault(lane, [])
                 low_raw, order_raw = low.to_bytes(6, "big"), order_ns.to_bytes(8, "big")
                 if plain:
                     raw_id = high + low_raw
                     rest_of_head = self._tail(m) if m.headers else tail
-                    body = head + order_raw + rest_of_head + m.payload
-                    if len(m.payload) > over_bytes:
-                        body = compact_body(body, len(m.payload))
+                    body = head + order_raw + rest_of_head + raw
+                    if len(raw) > over_bytes:
+                        body = compact_body(body, len(raw))
                     put(body_prefix + low_raw, body, bodies)
                     key = key_prefix + order_raw + raw_id
-                    put(key, value, ready)
                     ids.append(raw_id)
                     if len(body) > kept_bytes:
-                        rows.append((key, value, None))
+                        rows.append((key, value, None, None))
                     else:
-                        bare = not m.headers and len(m.payload) <= kept_bytes  # A body may be compressed.
-                        rows.append((key, value, (m.payload, origin, now_ns) if bare else body))
+                        whole = not m.headers and len(raw) <= kept_bytes  # A body may be compressed.
+                        rows.append((key, value, raw, now_ns) if whole else (key, value, body, None))
                     results.append(EnqueueResult(text + low_raw.hex()))
                 else:
                     results.append(rest.enqueue(m, high + low_raw, order_ns))
@@ -172,7 +170,6 @@ class Enqueuer:
                 after_order(encode_variable((m.fairness_key, {}, (), None))),
                 q.prefix + lane,
                 _fresh_ready(m.weight),
-                (keys.lane_fairness_key(lane), int(m.priority), int(m.weight)),
             )
             self._shape_count += 1
             if self._shape_count >= SHAPES_KEPT:
@@ -191,6 +188,11 @@ class Enqueuer:
         lanes: dict[bytes, list[ReadyRow]],
         rest: _Rest,
     ) -> None:
+        put, ready = txn.put, self._engine.ready
+        # Lane by lane, where neighbours go side by side, and no bodies in between: the engine is faster so.
+        for rows in lanes.values():
+            for row in rows:
+                put(row[0], row[1], ready)
         q.ready.add_all(txn, lanes)
         visible = rest.visible_at_ns
         q.counters.counts[StateCode.READY] += len(ids) - len(visible)
@@ -353,9 +355,8 @@ class _Rest:
         else:
             key = keys.ready(q.qid, lane, order_ns, raw_id)
             value = encode_ready(m.weight, 0, expires_at_ns, has_row=False)
-            txn.put(key, value, engine.ready)
             kept = raw_body if len(raw_body) <= self._kept_bytes else None
-            self._lanes.setdefault(lane, []).append((key, value, kept))
+            self._lanes.setdefault(lane, []).append((key, value, kept, None))
             if expires_at_ns:
                 txn.put_due(Due.TTL, expires_at_ns, q.qid, [raw_id])
         self._ids.append(raw_id)

@@ -97,7 +97,7 @@ def heal_orphans(
     view = View(txn.engine.kv, txn.engine)
     evidence = last_events(view, q, [key[-16:] for key, *_ in orphans], HEAL_EVENTS)
     view.release()
-    for key, value, _ in orphans:
+    for key, value, *_ in orphans:
         txn.delete(key, txn.engine.ready)
         if value[1]:
             txn.delete(keys.state(q.qid, StateCode.READY, key[-16:]), txn.engine.state)

@@ -86,6 +86,10 @@ def lane(priority: int, fairness_key: bytes, throttle_keys: tuple[bytes, ...]) -
     return bytes((9 - priority,)) + u16(len(fairness_key)) + fairness_key + u16(len(throttle)) + throttle
 
 
+def lane_priority(lane_bytes: bytes) -> int:
+    return 9 - lane_bytes[0]
+
+
 def lane_fairness_bytes(lane_bytes: bytes) -> bytes:
     return lane_bytes[3 : 3 + int.from_bytes(lane_bytes[1:3], "big")]
 

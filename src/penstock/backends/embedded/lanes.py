@@ -23,12 +23,11 @@ if TYPE_CHECKING:
     from penstock.backends.embedded.gates import Claim
     from penstock.backends.embedded.turns import Turn
 
-#: What messages of one shape share: fairness key, priority, weight.
-Origin = tuple[str, int, int]
-#: A message with nothing more to it, as it was given: payload, where it belongs, when it was enqueued.
-Fresh = tuple[bytes, Origin, int]
-#: Key and value of a ready row, and, where that is kept, the message itself or its body.
-ReadyRow = tuple[bytes, bytes, bytes | Fresh | None]
+#: A ready row that has its whole message, which is nothing but a payload and where it belongs: key and value,
+#: the payload, when it was enqueued. One tuple of it all, for there are many.
+WholeRow = tuple[bytes, bytes, bytes, int]
+#: Or key and value, and the body where that is kept.
+ReadyRow = WholeRow | tuple[bytes, bytes, bytes | None, None]
 
 #: Bodies that a store keeps of what was just enqueued, over all queues, and how large one may be.
 KEPT_BODIES = 32_768
@@ -69,7 +68,9 @@ class Lane:
         "head",
         "lane",
         "more_from",
+        "name",
         "place",
+        "priority",
         "rows",
         "taken",
         "turn",
@@ -78,6 +79,9 @@ class Lane:
 
     def __init__(self, lane: bytes, first: bytes, more_from: bytes, *, complete: bool) -> None:
         self.lane = lane
+        self.priority = keys.lane_priority(lane)
+        #: Its fairness key as text, once someone has asked for it.
+        self.name: str | None = None
         self.rows: list[ReadyRow] = []
         self.at = 0
         self.more_from = more_from
@@ -93,6 +97,13 @@ class Lane:
         #: Its key's claims to the tokens that it needs, and the one that it waits for.
         self.claims: tuple[Claim, ...] = ()
         self.waits: Claim | None = None
+
+    @property
+    def fairness_key(self) -> str:
+        """Raises where a damaged row made the lane."""
+        if self.name is None:
+            self.name = keys.lane_fairness_key(self.lane)
+        return self.name
 
     @property
     def first(self) -> bytes:
@@ -161,13 +172,13 @@ class Lanes:
     def add_all(self, txn: Transaction, rows_of: dict[bytes, list[ReadyRow]]) -> None:
         """Rows of many lanes, each behind all that its lane has: most lanes are known, and wholly cached."""
         known, room, nowhere = self._lanes.get, self._lane_capacity(), Place.NOWHERE
+        enlist = self._enlist
         for lane_bytes, rows in rows_of.items():
             lane = known(lane_bytes)
-            if lane is None or not lane.complete or not rows or len(lane.rows) + len(rows) > room:
+            if lane is None or not lane.complete or not rows or len(cached := lane.rows) + len(rows) > room:
                 if rows:
                     self.add(txn, lane_bytes, rows)
                 continue
-            cached = lane.rows
             if not cached:
                 self._unaged.append(lane)
                 lane.rows = rows
@@ -176,7 +187,7 @@ class Lanes:
             else:
                 cached += rows
             if lane.place == nowhere:
-                self._enlist(lane)
+                enlist(lane)
         self._bound_ages()
 
     def add(self, txn: Transaction, lane_bytes: bytes, rows: list[ReadyRow]) -> None:
@@ -312,7 +323,7 @@ class Lanes:
         end = keys.after_prefix(self._prefix + lane.lane)
         # Read first, then taken on: a read that fails half-way must not leave half of it here.
         found = self._engine.kv.scan(self._engine.ready, lane.more_from, end, limit=limit)
-        rows: list[ReadyRow] = [(key, value, None) for key, value in found]
+        rows: list[ReadyRow] = [(key, value, None, None) for key, value in found]
         lane.rows.extend(rows)
         lane.complete = len(rows) < limit
         lane.beyond -= len(rows)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from operator import itemgetter
-from typing import NamedTuple
 
 import msgspec
 
 from penstock.backends.embedded import keys
+from penstock.backends.embedded.contents import Content, contents, throttle_keys
 from penstock.backends.embedded.deadletter import can_bury, kill
+from penstock.backends.embedded.delivering import Granted, deliveries
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.fifo import FifoIndex
 from penstock.backends.embedded.healing import DamagedBodies, decodes, heal_orphans, without_strays
 from penstock.backends.embedded.keys import Due, StateCode
-from penstock.backends.embedded.lanes import Fresh, Lane, ReadyRow
+from penstock.backends.embedded.lanes import Lane, ReadyRow
 from penstock.backends.embedded.lookup import NO_BODY, Found
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import (
@@ -31,16 +32,6 @@ from penstock.backends.embedded.rows import (
 from penstock.backends.embedded.transitions import drop_bodies, enter, enter_ready, leave
 from penstock.backends.meters import ACKED, FAILED
 from penstock.clock import to_ns
-from penstock.codec.body import (
-    BODY_VERSION,
-    COMPRESSED_VERSION,
-    FIXED,
-    FIXED_BYTES,
-    Variable,
-    decode_body,
-    decode_variable,
-    unpacked_payload,
-)
 from penstock.codec.frame import Column
 from penstock.errors import StaleReceipt, StorageCorrupt
 from penstock.event import Kind
@@ -48,20 +39,7 @@ from penstock.kv.base import Row
 from penstock.message import OK, Delivery, Outcome, parse_receipt
 from penstock.scheduling.retry import retry_delay_s
 
-#: A message as it was kept, or its body.
-Content = bytes | Fresh
-
 _FIRST, _SECOND = itemgetter(0), itemgetter(1)
-_NO_VARIABLE: Variable = ("", {}, (), None)
-#: Variable headers as they were decoded: there are hardly more than there are fairness keys.
-_KNOWN: dict[bytes, Variable] = {}
-KNOWN_KEPT = 8192
-
-#: From so many bodies on, neighbours are read by one scan instead of one look-up each.
-SCAN_FROM = 8
-#: Bodies of others that such a scan passes over before the first that it seeks, and how large one may be.
-PASSED_OVER_AT_MOST = 8
-PASSED_OVER_BYTES = 4096
 
 
 def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: str) -> list[Delivery] | None:
@@ -74,7 +52,7 @@ def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: 
         return None
     if txn.engine.kv.losses() and not (taken := without_strays(txn, q, taken)):
         return []
-    read = _bodies(txn.engine, q, taken)
+    read = contents(txn.engine, q, taken)
     bodies = [body for body in read if body is not None]
     if len(bodies) < len(taken):
         taken = heal_orphans(txn, q, taken, read)
@@ -85,23 +63,13 @@ def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: 
         if isinstance(q.ready, FifoIndex):
             taken, bodies = _with_tokens(txn, q.ready, taken, bodies)
         granted = _grant(txn, q, taken, bodies, until_ns, consumer) if taken else []
-        return _deliveries(q, granted, txn.now_ns, until_ns, consumer)
+        return deliveries(q, granted, txn.now_ns, until_ns, consumer)
     except (struct.error, msgspec.DecodeError, UnicodeDecodeError, StorageCorrupt) as error:
         stored = [
             (row, body) for (_, row), body in zip(taken, bodies, strict=True) if isinstance(body, bytes)
         ]
         damaged = [row for row, body in stored if not decodes(body)]
         raise DamagedBodies(f"a body of queue {q.name!r} does not decode: {error}", damaged) from error
-
-
-class _Granted(NamedTuple):
-    """One message that was just leased, before it is decoded for its consumer."""
-
-    raw_id: bytes
-    seq: int
-    attempt: int
-    expires_at_ns: int
-    body: Content
 
 
 def _with_tokens(
@@ -115,17 +83,9 @@ def _with_tokens(
         (pair, body)
         for pair, body in zip(taken, bodies, strict=True)
         if 0 < int.from_bytes(pair[1][1][8:16], "big") <= txn.now_ns
-        or index.draw(txn, *pair, _throttle_keys(body))
+        or index.draw(txn, *pair, throttle_keys(body))
     ]
     return [pair for pair, _ in kept], [body for _, body in kept]
-
-
-def _throttle_keys(body: Content) -> Sequence[str]:
-    if isinstance(body, tuple):
-        return ()
-    length = FIXED.unpack_from(body)[-1]
-    variable: Variable = decode_variable(body[FIXED_BYTES : FIXED_BYTES + length])
-    return variable[2]
 
 
 def _grant(
@@ -135,7 +95,7 @@ def _grant(
     bodies: list[Content],
     until_ns: int,
     consumer: str,
-) -> list[_Granted]:
+) -> list[Granted]:
     """Turn ready rows into leased ones; what is past its ttl is removed instead."""
     put, delete, state_space = txn.put, txn.delete, txn.engine.state
     state_prefix = keys.state_prefix(q.qid, StateCode.LEASED)
@@ -143,26 +103,29 @@ def _grant(
     pack, from_bytes, ready_space = LEASED_ROW.pack, int.from_bytes, txn.engine.ready
     consumer_bytes = len(consumer_raw)
     seq = q.counters.next_seq
-    granted: list[_Granted] = []
+    granted: list[Granted] = []
     rows: list[Row] = []
     expired: list[bytes] = []
-    for (lane, (key, value, _)), body in zip(taken, bodies, strict=True):
+    known, has_row, expiry, weight = b"", 0, NO_TIME, b""
+    for (lane, (key, value, _, _)), body in zip(taken, bodies, strict=True):
         delete(key, ready_space)
         raw_id, attempt, expires_at_ns = key[-16:], 1, 0
-        if value[1]:
+        if value is not known:  # Rows that were enqueued alike have one object for it.
+            known, has_row, expiry, weight = value, value[1], value[8:16], value[2:4]
+        if has_row:
             delete(keys.state(q.qid, StateCode.READY, raw_id), state_space)
             attempt = from_bytes(value[4:8], "big") + 1
-        if value[8:16] != NO_TIME:
-            expires_at_ns = from_bytes(value[8:16], "big")
+        if expiry != NO_TIME:
+            expires_at_ns = from_bytes(expiry, "big")
             txn.delete_due(Due.TTL, expires_at_ns, q.qid, raw_id)
             if expires_at_ns <= txn.now_ns:
                 expired.append(raw_id)
                 continue
         # Order, expiry and weight are the ready row's own bytes.
-        order, expiry, weight, name = key[-24:-16], value[8:16], value[2:4], lane.lane
+        order, name = key[-24:-16], lane.lane
         row = pack(ROW_VERSION, attempt, seq, span, order, expiry, weight, len(name), consumer_bytes, 0)
         rows.append((raw_id, row + name + consumer_raw))
-        granted.append(_Granted(raw_id, seq, attempt, expires_at_ns, body))
+        granted.append((raw_id, seq, attempt, expires_at_ns, body, lane))
         seq += 1
     rows.sort(key=_FIRST)  # In order of their keys, which the engine takes in faster.
     for raw_id, row in rows:
@@ -172,72 +135,13 @@ def _grant(
     orders = b"".join([row[0][-24:-16] for _, row in taken])
     txn.timings.append((q.meter.waits, struct.unpack(f">{len(taken)}Q", orders)))
     if granted:
-        ids = [one.raw_id for one in granted]
+        ids = [one[0] for one in granted]
         q.counters.counts[StateCode.LEASED] += len(ids)
         txn.put_due(Due.LEASE, until_ns, q.qid, [raw_id for raw_id, _ in rows])
-        txn.record(q, Kind.LEASED, ids, _column([one.attempt for one in granted]), until_ns, consumer)
+        txn.record(q, Kind.LEASED, ids, _column([one[2] for one in granted]), until_ns, consumer)
     if expired:
         _expire_taken(txn, q, taken, set(expired))
     return granted
-
-
-def _deliveries(
-    q: QueueState, granted: list[_Granted], now_ns: int, until_ns: int, consumer: str
-) -> list[Delivery]:
-    """What consumers get. Neighbours often share their variable header: it is decoded once."""
-    # The queue's number is part of a receipt: a queue made anew under the same name honours no old one.
-    queue_part, name, unpack = q.prefix, q.name, FIXED.unpack_from
-    variable_raw: bytes | None = None
-    known = _KNOWN
-    fairness_key, headers, throttle_keys, dedup_id = _NO_VARIABLE
-    out: list[Delivery] = []
-    for raw_id, seq, attempt, expires_at_ns, body in granted:
-        if isinstance(body, tuple):
-            payload, (fairness_key, priority, weight), enqueued_ns = body
-            _, headers, throttle_keys, dedup_id = _NO_VARIABLE
-            variable_raw = None
-        else:
-            version, _, priority, weight, enqueued_ns, _, _, length = unpack(body)
-            end = FIXED_BYTES + length
-            payload = body[end:]
-            if version == COMPRESSED_VERSION:
-                payload = unpacked_payload(payload)
-            elif version != BODY_VERSION:
-                decode_body(body)  # Raises, and says what is wrong.
-            raw = body[FIXED_BYTES:end]
-            if raw != variable_raw:
-                variable_raw = raw
-                fairness_key, headers, throttle_keys, dedup_id = known.get(raw) or _decoded(raw)
-        out.append(
-            Delivery(
-                raw_id,
-                queue_part + seq.to_bytes(8, "big"),
-                name,
-                payload,
-                headers.copy(),
-                attempt,
-                fairness_key,
-                weight,
-                throttle_keys,
-                priority,
-                dedup_id,
-                enqueued_ns,
-                expires_at_ns or None,
-                consumer,
-                now_ns,
-                until_ns,
-            )
-        )
-    return out
-
-
-def _decoded(raw: bytes) -> Variable:
-    variable: Variable = decode_variable(raw)
-    if not variable[1]:  # With headers, hardly two are the same.
-        if len(_KNOWN) > KNOWN_KEPT:
-            _KNOWN.clear()
-        _KNOWN[raw] = variable
-    return variable
 
 
 def _expire_taken(
@@ -254,48 +158,6 @@ def _expire_taken(
 def _column(values: list[int]) -> Column:
     """One value if all are the same."""
     return values[0] if values.count(values[0]) == len(values) else values
-
-
-def _bodies(engine: Engine, q: QueueState, taken: list[tuple[Lane, ReadyRow]]) -> list[Content | None]:
-    """What was taken: as it was kept, or its body from the store."""
-    kept = [row[2] for _, row in taken]
-    if all(kept):
-        return kept
-    if not any(kept):
-        return [*_read_bodies(engine, q, [row[0][-16:] for _, row in taken])]
-    read = iter(_read_bodies(engine, q, [row[0][-16:] for _, row in taken if row[2] is None]))
-    return [next(read) if body is None else body for body in kept]
-
-
-def _read_bodies(engine: Engine, q: QueueState, ids: list[bytes]) -> list[bytes | None]:
-    """Bodies in order: by one scan as far as the ids are neighbours, by look-ups where they are not."""
-    sought = [q.prefix + raw_id for raw_id in ids]
-    if len(ids) < SCAN_FROM:
-        return engine.kv.get_many(sought, engine.messages)
-    found = _neighbours(engine, sought)
-    if len(found) < len(sought):
-        missing = sorted([key for key in sought if key not in found])
-        found.update(zip(missing, engine.kv.get_many(missing, engine.messages), strict=True))
-    return [found[key] for key in sought]
-
-
-def _neighbours(engine: Engine, sought: list[bytes]) -> dict[bytes, bytes | None]:
-    """Bodies by a walk from the first of these keys, for as long as most of what it meets is sought.
-
-    Keys take turns, so that what is leased together was mostly enqueued together, if not in this order.
-    """
-    found: dict[bytes, bytes | None] = {}
-    wanted = set(sought)
-    allowance = PASSED_OVER_AT_MOST
-    for key, body in engine.kv.scan(engine.messages, min(sought), max(sought) + b"\0"):
-        if key in wanted:
-            found[key] = body
-            allowance += 1
-        elif not allowance or len(body) > PASSED_OVER_BYTES:
-            break
-        else:
-            allowance -= 1
-    return found
 
 
 def holding(

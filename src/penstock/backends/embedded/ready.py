@@ -184,10 +184,12 @@ class ReadyIndex:
     def _enlist(self, lane: Lane) -> None:
         """Find a place for a lane that was away."""
         turn = lane.turn
-        if turn is not None and turn.lane is None and not (turn.line or turn.full or lane.claims):
+        if turn and not (turn.lane or turn.line or turn.credit or turn.full or lane.claims):
             # As most are. Its head from before is not behind its first row, which is all that it must not be.
             lane.place, turn.lane = Place.IN_LINE, lane
-            self._list(turn)
+            if not turn.listed:
+                turn.listed = True
+                turn.ring.append(turn)
             return
         if lane.claims:
             self._gates.returned(lane)
@@ -208,15 +210,14 @@ class ReadyIndex:
         """The key is in its ring: at the end, or where it was if it was full in the middle of its turn."""
         if not turn.listed:
             turn.listed = True
-            ring = self._rings[turn.key[0]]
-            (ring.appendleft if turn.credit > 0 else ring.append)(turn)
+            (turn.ring.appendleft if turn.credit > 0 else turn.ring.append)(turn)
 
     def _join(self, lane: Lane) -> Turn:
         """A new lane becomes one of its key's."""
         key = _key(lane.lane)
         turn = self._turns.get(key)
         if turn is None:
-            turn = self._turns[key] = Turn(key)
+            turn = self._turns[key] = Turn(key, self._rings[key[0]])
         turn.size += 1
         lane.turn = turn
         if len(lane.lane) > len(key) + 2:
@@ -255,7 +256,7 @@ class ReadyIndex:
 
     def _unlist(self, turn: Turn) -> None:
         """The key at the head of its ring is out of it, and saves nothing up."""
-        self._rings[turn.key[0]].popleft()
+        turn.ring.popleft()
         turn.listed = False
         turn.credit = 0
 
@@ -328,35 +329,35 @@ class ReadyIndex:
         self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, ReadyRow]]
     ) -> None:
         """Turns of keys with one lane that has rows and needs no tokens, as most have; up to another one."""
-        hint_every, from_bytes, append, nowhere = lanes.HINT_EVERY, int.from_bytes, out.append, Place.NOWHERE
-        several = len(ring) > 1
+        hint_every, from_bytes, nowhere = lanes.HINT_EVERY, int.from_bytes, Place.NOWHERE
+        append, first, to_the_end = out.append, ring.popleft, ring.append
         # Rows that were enqueued alike have the same object for a value.
         known, weight = b"", 1
         while count > 0 and ring:
-            turn = ring[0]
+            turn = first()
             lane = turn.lane
-            if lane is None or not lane.rows or lane.claims or turn.undiscovered_from is not None:
+            if lane is None or lane.claims or turn.undiscovered_from is not None or not (rows := lane.rows):
+                ring.appendleft(turn)
                 return
             txn.changed = True
-            rows, at, credit = lane.rows, lane.at, turn.credit
+            at, credit = lane.at, turn.credit
             row = rows[at]
             if credit <= 0:
                 value = row[1]
                 if value is not known:
                     known, weight = value, from_bytes(value[2:4], "big")
                 credit = weight
-            if (credit == 1 and several) or count == 1:
+            if (credit == 1 and ring) or count == 1:
                 share = 1
                 append((lane, row))
             else:
-                share = min(count, len(rows) - at, credit if several else count)
+                share = min(count, len(rows) - at, credit if ring else count)
                 out += [(lane, row) for row in rows[at : at + share]]
                 row = out[-1][1]
             count -= share
-            turn.credit = credit - share
             turn.served += share
-            lane.taken += share
-            if lane.taken >= hint_every:
+            taken = lane.taken = lane.taken + share
+            if taken >= hint_every:
                 self._lanes.write_hint_after(txn, lane, row[0])
             at += share
             if at < len(rows):
@@ -366,13 +367,11 @@ class ReadyIndex:
                 rows.clear()
                 if lane.complete:
                     turn.lane, lane.place = None, nowhere
-                    self._rests += 1
-                    ring.popleft()
                     turn.listed, turn.credit = False, 0
-                    several = len(ring) > 1
+                    self._rests += 1
                     continue
-            if credit <= share:
-                ring.rotate(-1)
+            turn.credit = credit = credit - share
+            (to_the_end if credit <= 0 else ring.appendleft)(turn)
 
     def _serve_one(
         self, txn: Transaction, ring: deque[Turn], count: int, out: list[tuple[Lane, ReadyRow]]

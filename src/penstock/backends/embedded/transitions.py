@@ -55,7 +55,7 @@ def enter_ready(txn: Transaction, q: QueueState, raw_id: bytes, row: StateRow, *
         txn.put(keys.state(q.qid, StateCode.READY, raw_id), encode_state(row), engine.state)
     if row.expires_at_ns:
         txn.put_due(Due.TTL, row.expires_at_ns, q.qid, [raw_id])
-    q.ready.add(txn, row.lane, [(key, value, None)])
+    q.ready.add(txn, row.lane, [(key, value, None, None)])
     q.counters.counts[StateCode.READY] += 1
     q.arrived.notify()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 
 from penstock.backends.embedded.lanes import Lane, Place
 
@@ -18,14 +19,18 @@ class Turn:
         "lane",
         "line",
         "listed",
+        "ring",
         "served",
         "size",
         "undiscovered_from",
     )
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, ring: deque[Turn]) -> None:
         #: Level, length of the fairness key, the fairness key.
         self.key = key
+        #: Its level's, and whether it is in it.
+        self.ring = ring
+        self.listed = False
         #: The lane in line, if it is the only one: most keys never have another.
         self.lane: Lane | None = None
         #: The lanes in line, if they are several, by the first rows that they were last seen with. Entries
@@ -36,8 +41,6 @@ class Turn:
         self.full = False
         self.aside: list[tuple[bytes, Lane]] = []
         self.credit = 0
-        #: Whether it is in its level's ring.
-        self.listed = False
         #: Deliveries of the window that is counted now, since it was last looked at.
         self.served = 0
         self.size = 0

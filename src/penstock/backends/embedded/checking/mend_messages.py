@@ -181,7 +181,7 @@ class _Settling:
             txn.put(key, value, engine.kv.space(space))
             self._done.append(f"{space} row rebuilt")
             if space == "ready":
-                q.ready.add(txn, placed.row.lane, [(key, value, None)])
+                q.ready.add(txn, placed.row.lane, [(key, value, None, None)])
             elif space == "due":
                 engine.note_due(txn, Due(key[0]), keys.parse_due(key)[1])
 
