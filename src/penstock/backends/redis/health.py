@@ -132,7 +132,7 @@ def server_numbers(server: Server) -> HealthNumbers:
 
 
 def loss_warnings(server: Server) -> Iterator[str]:
-    """What may be lost though all settings are as they should be: what replicas that nobody waits for lack."""
+    """What may be lost though all settings are as they should be: what replicas lack."""
     if server.settings.min_replicas:
         return
     try:
