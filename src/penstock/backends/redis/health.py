@@ -132,7 +132,7 @@ def server_numbers(server: Server) -> HealthNumbers:
 
 
 def loss_warnings(server: Server) -> Iterator[str]:
-    """What the server may lose though its settings are as they should be: replicas that are not waited for."""
+    """What may be lost though all settings are as they should be: what replicas lack."""
     if server.settings.min_replicas:
         return
     try:
