@@ -73,14 +73,15 @@ def bystander(url: str, over: threading.Event, waits_s: list[float]) -> None:
             waits_s.append(timed(lambda: (q.enqueue(b"x"), q.ack([one.receipt for one in q.lease(1)]))))
 
 
-def write(spark: SparkSession, url: str, rows: int) -> None:
+def write(spark: SparkSession, url: str, rows: int, queue: str = "q") -> None:
     df = spark.range(0, rows, 1, 2).selectExpr(PAYLOAD)
-    df.write.format("penstock").mode("append").option("url", url).option("queue", "q").save()
+    df.write.format("penstock").mode("append").option("url", url).option("queue", queue).save()
 
 
-def count(spark: SparkSession, url: str, table: str) -> int:
+def count(spark: SparkSession, url: str, table: str, queue: str = "q") -> int:
     """Every column is read and decoded, and thrown away."""
-    df = spark.read.format("penstock").option("url", url).option("table", table).option("queue", "q").load()
+    options = {"url": url, "table": table, "queue": queue}
+    df = spark.read.format("penstock").options(**options).load()
     counted = (
         df.mapInArrow(lambda batches: map(_counted, batches), "n long").selectExpr("sum(n) AS n").first()
     )
@@ -96,10 +97,10 @@ def measure(spark: SparkSession, server: RunningServer, rows: int) -> dict[str, 
     url, found = server.url(), {}
     with penstock.open(url) as ps:
         ps.create_queue("q")
-        write(spark, url, 1000)  # Workers are started, scripts are known.
-        for table in ("events", "messages"):
-            count(spark, url, table)
-        ps.queue("q").purge()
+        ps.create_queue("before")
+    write(spark, url, 1000, "before")  # Workers are started, scripts are known.
+    for table in ("events", "messages"):
+        count(spark, url, table, "before")
     over, waits_s = threading.Event(), list[float]()
     beside = threading.Thread(target=bystander, args=(url, over, waits_s))
     beside.start()
