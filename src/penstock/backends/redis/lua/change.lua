@@ -1,5 +1,6 @@
 -- A queue of a cluster is made, changed or deleted, as planned; what was done already, or is out of date, is not done.
--- Touches all keys of one queue, and those that it has afterwards if it is deleted and a snapshot shows it. ARGV: 3 op ('c', 'u', 'd'), 4 counters as of a new queue. Answers {0}.
+-- Touches all keys of one queue, and those that it has afterwards if it is deleted and a snapshot shows it.
+-- ARGV: 3 op ('c', 'u', 'd'), 4 counters as of a new queue. Answers {0}.
 -- Numbers of queues and of settings only ever grow.
 --: flows steps limits deleting
 local op, new, raw, is_table = ARGV[3], cmsgpack.unpack(ARGV[4]), call('GET', KEYS[C]), false

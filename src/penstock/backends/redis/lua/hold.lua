@@ -1,4 +1,4 @@
--- A snapshot of a queue begins or ends. Touches c m s z o d t h j k b a w e n f0-f9 of one queue.
+-- A snapshot of a queue begins or ends. Touches c m s z o d t h j k b a w e q f0-f9 of one queue.
 -- ARGV: 3 settings (of no matter to 'drop'), 4 'take' or 'drop', 5 number of the snapshot (8). Answers {0, time, counters, last seq that all
 -- required cursors have read or -1} as they were when it began; or {0, time, '1' if there is more to drop}; {1} if time
 -- has more to do first.

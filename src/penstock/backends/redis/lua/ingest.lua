@@ -1,4 +1,4 @@
--- The next rows of a chunk become messages. Touches c m s z o d t u p h j k b a x e n f0-f9 of one queue, then a chunk
+-- The next rows of a chunk become messages. Touches c m s z o d t u p h j k b a x e q f0-f9 of one queue, then a chunk
 -- and what came of the chunks of its write.
 -- ARGV: 3 settings, 4 most, 5 when the write began, 6 its place in line.
 -- A row: flags (1 id given, 2 dedup, 4 times or dedup), weight (2), id (16), length of the lane (2), lane; with flag 4

@@ -1,4 +1,4 @@
--- Replace waiting messages. Touches c m s z o d t j b k a i e n f0-f9 of one queue.
+-- Replace waiting messages. Touches c m s z o d t j b k a i e q f0-f9 of one queue.
 -- ARGV: 3 settings, 4 rows, then id, lane and body of each. A row: seq that the record must have (8), weight (2),
 -- delay and ttl in microseconds (8 each). Answers {0, time, '1' or '0' (not as it was) for each}.
 --: bodies flows steps

@@ -1,4 +1,4 @@
--- Messages are put into a queue as they stood elsewhere. Touches c m s z o d g y t u p h j k b a x i e n f0-f9 of one queue.
+-- Messages are put into a queue as they stood elsewhere. Touches c m s z o d g y t u p h j k b a x i e q f0-f9 of one queue.
 -- ARGV: 3 settings, 4 who is named by further events, 5 rows, then id, record without a seq, body, reason and name of the
 -- state of each. A row: flags (1 dedup, 2 wants a second event, 4 wants the last place), due (8), due of the second
 -- event (8), end of its dedup window (8), hashed dedup id (16).
