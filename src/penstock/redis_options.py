@@ -54,6 +54,8 @@ OPTIONS: dict[str, Option] = {
     "pipeline_size": Option("pipeline_size", "count", 1, 100_000),
     "compression": Option("compression", "flag"),
     "lua_script_cache": Option("lua_script_cache", "flag"),
+    "min_replicas": Option("min_replicas", "count", 0, 100),
+    "replica_timeout": Option("replica_timeout_s", "seconds", 0.001, 3600),
     "durability": Option("durability", "choice", choices=("sync", "interval", "os")),
     "block_timeout": Option("streams.block_timeout_s", "seconds", 0.001, DAY_S),
     "claim_min_idle": Option("streams.claim_min_idle_s", "seconds", 0.001, DAY_S),

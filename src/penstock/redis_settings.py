@@ -32,6 +32,11 @@ class Secret:
         self.file = file
 
     @property
+    def template(self) -> str | None:
+        """Its text with names of variables in place of their values, if it has some."""
+        return self._template
+
+    @property
     def can_change(self) -> bool:
         """Whether reading it again may give something else."""
         return self.file is not None or self._template is not None
@@ -126,6 +131,9 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
     compression: bool | None = None
     lua_script_cache: bool = True
     retry: RetrySettings = RetrySettings()
+
+    min_replicas: int = 0
+    replica_timeout_s: float = 1.0
 
     durability: Literal["sync", "interval", "os"] | None = None
     streams: StreamSettings = StreamSettings()

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.backends.embedded import keys
-from penstock.backends.embedded.tables import columns
-from penstock.backends.embedded.tables.damage import Unreadable
 from penstock.backends.embedded.tables.frames import Events, runs_of
+from penstock.backends.tables import columns
+from penstock.backends.tables.damage import Unreadable
 from penstock.codec.frame import MOST_COUNTED, Counted, decode_events, encode_frame, encode_run
 from penstock.event import KIND_CODES, Kind
 from penstock.message import format_id

@@ -10,8 +10,8 @@ import pytest
 
 from penstock import Entry, NewMessage
 from penstock.backends.bulk import BATCH_BYTES, BATCH_ROWS, BulkRequest
-from penstock.backends.embedded.tables import bodies
 from penstock.backends.registry import open_reader
+from penstock.backends.tables import bodies
 from penstock.kv.chunks import Stretch, cuts
 from tests.bulk.reading import opened, read
 

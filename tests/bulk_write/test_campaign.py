@@ -14,7 +14,7 @@ import pytest
 
 import penstock
 from penstock import Txn
-from penstock.backends.embedded import staged
+from penstock.backends.tables import jobs
 from penstock.clock import SystemClock
 from tests.bulk_write.campaigner import APP, ROWS
 
@@ -42,8 +42,8 @@ def run_and_kill(folder: Path, acknowledged: Path, rng: Random) -> None:
 
 def ids_of(version: int) -> set[str]:
     """Those that follow from job, partition and row."""
-    prefix = staged.id_prefix(Txn(APP, version), 1)
-    lows = (staged.first_low(partition) + row for partition, rows in enumerate(ROWS) for row in range(rows))
+    prefix = jobs.id_prefix(Txn(APP, version), 1)
+    lows = (jobs.first_low(partition) + row for partition, rows in enumerate(ROWS) for row in range(rows))
     return {penstock.message.format_id(prefix + low.to_bytes(6, "big")) for low in lows}
 
 

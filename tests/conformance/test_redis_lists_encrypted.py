@@ -14,7 +14,11 @@ from penstock.clock import Clock
 from penstock.config import Config, EncryptionSettings
 from penstock.redis_settings import RedisSettings
 from penstock.testing.admin_suite import AdminSuite
+from penstock.testing.bulk_plan_suite import BulkPlanSuite
+from penstock.testing.bulk_read_suite import BulkReadSuite
+from penstock.testing.bulk_reject_suite import BulkRejectSuite
 from penstock.testing.bulk_suite import MoveSuite
+from penstock.testing.bulk_write_suite import BulkWriteSuite
 from penstock.testing.compression_suite import CompressionSuite
 from penstock.testing.deadletter_suite import DeadLetterSuite
 from penstock.testing.dedup_suite import DedupSuite
@@ -24,6 +28,7 @@ from penstock.testing.held_suite import HeldBodySuite
 from penstock.testing.hook_suite import HookSuite
 from penstock.testing.journal_suite import JournalSuite
 from penstock.testing.persistence_suite import PersistenceSuite
+from penstock.testing.restore_suite import RestoreSuite
 from penstock.testing.state_suite import StateSuite
 from penstock.testing.suite import BackendSuite
 from penstock.testing.upsert_suite import UpsertSuite
@@ -73,6 +78,11 @@ class TestWhatIsSealedOnRedisLists(
     CompressionSuite,
     PersistenceSuite,
     AdminSuite,
+    BulkReadSuite,
+    BulkPlanSuite,
+    BulkWriteSuite,
+    BulkRejectSuite,
+    RestoreSuite,
 ):
     """Those that have to do with what is sealed; the others pass bodies through."""
 

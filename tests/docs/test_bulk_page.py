@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.backends.embedded.columns import ACCEPTED
+from penstock.backends.tables.incoming import ACCEPTED
 from penstock.spark.write_options import WRITE_OPTIONS
 from tests.docs.pages import DOCS, table
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import BulkRequest
-from penstock.backends.embedded.tables import planning
+from penstock.backends.tables import requests
 from penstock.tables import TABLES, TableName, arrow_schema
 from tests.docs.pages import DOCS, section, table
 
@@ -28,7 +28,7 @@ def test_dead_has_the_columns_of_messages() -> None:
 def test_every_part_of_a_request_is_listed_with_the_tables_that_it_goes_with() -> None:
     shown = {name: row["goes with"] for row in table(PAGE, "Requests") for name in row[_PART].split(", ")}
     assert set(shown) == set(BulkRequest.__struct_fields__)
-    for name, tables in planning.FILTERS.items():
+    for name, tables in requests.FILTERS.items():
         if shown[name].startswith("all but"):
             assert {*tables, shown[name].removeprefix("all but ")} == set(TABLES)
         else:

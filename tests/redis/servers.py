@@ -236,10 +236,20 @@ class RunningCluster:
 
 @contextmanager
 def running_cluster(
-    folder: Path, binary: Binary | None = None, *, masters: int = 3, replicas: int = 1
+    folder: Path,
+    binary: Binary | None = None,
+    *,
+    masters: int = 3,
+    replicas: int = 1,
+    options: dict[str, str] | None = None,
 ) -> Iterator[RunningCluster]:
-    """A cluster of real servers; `replicas` for each master."""
-    options = {"cluster-enabled": "yes", "cluster-node-timeout": "1000", "repl-diskless-sync-delay": "0"}
+    """A cluster of real servers; `replicas` for each master, `options` for all of them."""
+    options = {
+        "cluster-enabled": "yes",
+        "cluster-node-timeout": "1000",
+        "repl-diskless-sync-delay": "0",
+        **(options or {}),
+    }
     with ExitStack() as stack:
         servers = [
             stack.enter_context(running(folder / f"node-{at}", binary, options=options))

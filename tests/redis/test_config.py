@@ -139,6 +139,8 @@ KEYS: dict[str, tuple[str, dict[str, Any]]] = {
     "pipeline_size": ("9", {"pipeline_size": 9}),
     "compression": ("true", {"compression": True}),
     "lua_script_cache": ("false", {"lua_script_cache": False}),
+    "min_replicas": ("2", {"min_replicas": 2}),
+    "replica_timeout": ("250ms", {"replica_timeout_s": 0.25}),
     "durability": ("sync", {"durability": "sync"}),
     "block_timeout": ("1h", {"streams": StreamSettings(block_timeout_s=3600)}),
     "claim_min_idle": ("5", {"streams": StreamSettings(claim_min_idle_s=5)}),

@@ -72,9 +72,10 @@ def known_backends() -> list[KnownBackend]:
     return found
 
 
-def capabilities_of(scheme: str) -> Capabilities | None:
+def capabilities_of(scheme: str, cluster: bool = False) -> Capabilities | None:
     """What a kind of backend can do, where that does not depend on its server."""
     module, _, name = CAPABILITIES.get(scheme, "").partition(":")
+    name += "_CLUSTER" if cluster else ""
     try:
         found: Capabilities | None = getattr(import_module(module), name, None) if module else None
     except ModuleNotFoundError as error:
@@ -143,7 +144,7 @@ def _asked_server(name: str, settings: RedisSettings, clock: Clock) -> Configure
         server=health.server,
         latency_s=health.latency_p50_s,
         warnings=health.warnings,
-        capabilities=capabilities_of(f"{settings.flavour}+{settings.kind}"),
+        capabilities=capabilities_of(f"{settings.flavour}+{settings.kind}", settings.cluster),
         numbers=numbers,
     )
 

@@ -52,11 +52,13 @@ DRIVERS: dict[str, str] = {"redis": "redis"}
 #: What a snapshot says that it is read by -> the module that opens and releases it, imported when asked for.
 READERS: dict[str, str] = {
     "rocksdb": "penstock.backends.embedded.tables.reader",
+    "redis": "penstock.backends.redis.tables.reader",
 }
 
 #: What a ticket says that rows are staged by -> what opens it, imported when it is asked for.
 WRITERS: dict[str, str] = {
     "rocksdb": "penstock.backends.embedded.stager:open_stager",
+    "redis": "penstock.backends.redis.staging:open_stager",
 }
 
 #: Takes settings, clock and generator; one of Penstock's own also where its keys come from.

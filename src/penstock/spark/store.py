@@ -14,10 +14,12 @@ from penstock import config as configuration
 from penstock import penstock as facade
 from penstock.backends.bulk import BulkReader, Snapshot
 from penstock.backends.registry import check_config, missing_stores, open_reader, release_snapshot
-from penstock.config import Config, StorageSettings
+from penstock.config import BackendSettings, Config, StorageSettings
 from penstock.errors import BackendUnavailable, InvalidConfig, Unsupported
 from penstock.keyring import configured_keys
 from penstock.penstock import Penstock
+from penstock.redis_places import PASSWORD_VARIABLE, place_of, settings_at, with_password
+from penstock.redis_settings import RedisSettings
 
 
 class KeySource(msgspec.Struct, frozen=True):
@@ -77,6 +79,20 @@ class Store(msgspec.Struct, frozen=True):
         """Refuse what can be no store; nothing is opened or made."""
         check_config(self._config())
 
+    def reached(self) -> Store:
+        """The same for tasks elsewhere: nothing in it is secret, and no path depends on where they run."""
+        settings = self._config().default
+        if isinstance(settings, RedisSettings):
+            return Store(place_of(settings), self.key_source())
+        if isinstance(settings, StorageSettings) and settings.path:
+            return Store(os.path.abspath(settings.path), self.key_source())
+        return self
+
+    @property
+    def unit_ns(self) -> int:
+        """What its times are measured in."""
+        return 1000 if isinstance(self._config().default, RedisSettings) else 1
+
     def standing(self) -> Standing:
         """Where it is, and whether what is put into it is encrypted, or would be if it were made now."""
         config = self._config()
@@ -85,7 +101,9 @@ class Store(msgspec.Struct, frozen=True):
             return Standing(None, isinstance(settings, StorageSettings) and bool(settings.encryption.enabled))
         with self.open() as ps:
             info = ps.info().default
-        return Standing(info.path, info.sealed_with is not None)
+        settings = config.default
+        path = place_of(settings) if isinstance(settings, RedisSettings) else info.path
+        return Standing(path, info.sealed_with is not None)
 
     def take_snapshot(self, id: str | None = None) -> Snapshot:
         """With an id, the one of that id, for as long as it is there."""
@@ -95,22 +113,41 @@ class Store(msgspec.Struct, frozen=True):
     def key_source(self) -> KeySource:
         """Also what the store's own configuration names."""
         settings = self._config().default
-        if not isinstance(settings, StorageSettings):
+        if isinstance(settings, BackendSettings):
             return KeySource()
-        return KeySource(settings.encryption.key_file, settings.encryption.key_command)
+        encryption = settings.encryption
+        return KeySource(encryption.key_file, encryption.key_command)
 
     def _config(self) -> Config:
-        config = configuration.resolve(self.url)
+        config = _resolved(self.url)
         if self.keys == KeySource():
             return config
-        if not isinstance(config.default, StorageSettings):
-            raise InvalidConfig(f"{config.source} is no embedded store: keyFile and keyCommand are for those")
+        if isinstance(config.default, BackendSettings):
+            raise InvalidConfig(
+                f"{config.source} has no keys of Penstock's: leave keyFile and keyCommand out"
+            )
         given = {"key_file": self.keys.file, "key_command": self.keys.command}
         found = {name: value for name, value in given.items() if value is not None}
         encryption = msgspec.structs.replace(config.default.encryption, **found)
         return msgspec.structs.replace(
             config, default=msgspec.structs.replace(config.default, encryption=encryption)
         )
+
+
+def _resolved(url: str) -> Config:
+    """A folder, URL or penstock.yaml, or the place of a store on a server."""
+    if url.startswith("{"):
+        settings = settings_at(url)
+        return Config(source=settings.url, default=settings)
+    config = configuration.resolve(url)
+    if not isinstance(config.default, RedisSettings):
+        return config
+    if configuration.is_url(url) and config.default.password is not None and not config.default.password.file:
+        raise InvalidConfig(
+            f"{config.source}: a password in option url would be in Spark's plans and logs; put it into "
+            f"{PASSWORD_VARIABLE}, of the driver and of every worker, or into a file: password_file"
+        )
+    return msgspec.structs.replace(config, default=with_password(config.default))
 
 
 def opened(snapshot: Snapshot, keys: KeySource) -> BulkReader:

@@ -13,8 +13,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from penstock.backends.bulk import Staged, Txn, WriteTicket, Written
-from penstock.backends.embedded.columns import check_schema
 from penstock.backends.registry import open_writer
+from penstock.backends.tables.incoming import check_schema
 from penstock.clock import SystemClock
 from penstock.errors import InvalidConfig, InvalidMessage, PenstockError
 from penstock.keyring import configured_keys

@@ -90,6 +90,28 @@ class CapabilitySuite(BackendCase):
         q.move([*found[:700], found[0], "nonsense"], target="dead")
         assert in_exactly_one()
 
+    @requires("clustering")
+    def test_queues_on_several_machines_are_one_store(self, ps: Penstock) -> None:
+        """Whatever lies where: messages go round all queues, and each is in exactly one of them."""
+        dead = ps.create_queue("dead")
+        queues = [ps.create_queue(f"q{n}", dead_letter="dead") for n in range(12)]
+        found = [one for q in queues for one in ids(q.enqueue_many([NewMessage()] * 5))]
+
+        def in_exactly_one() -> bool:
+            there = [message.id for q in (*queues, dead) for message in q.iter()]
+            return sorted(there) == sorted(found) and ps.check().ok
+
+        for q, other in zip(queues, queues[1:] + queues[:1], strict=True):
+            assert errors(q.reject(receipts(take(q, 2)))) == [None] * 2
+            assert errors(q.move(ids(q.peek(2)), target=other.name)) == [None] * 2
+        assert in_exactly_one()
+        assert (dead.length(), dead.redrive()) == (24, 24)
+        assert in_exactly_one()
+        kept = [settings for settings in ps.queues() if settings.name != "q3"]
+        found = sorted(set(found) - {message.id for message in queues.pop(3).iter()})
+        ps.replace_queues(kept)
+        assert in_exactly_one()
+
     @requires("batch_operations")
     def test_every_batch_is_answered_item_by_item_in_one_call(self, ps: Penstock, q: Queue) -> None:
         ps.create_queue("other")

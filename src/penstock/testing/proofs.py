@@ -45,7 +45,7 @@ PROOFS: dict[str, Proof] = {
             "test_a_receipt_is_good_after_reopening",
         )
     ),
-    "clustering": Proof(),
+    "clustering": Proof(on=("test_queues_on_several_machines_are_one_store",)),
     "time_to_live": Proof(
         on=(
             "test_a_ready_message_past_its_ttl_is_not_delivered",

@@ -37,7 +37,7 @@ class RestoreSuite(BackendCase):
             "headers": {"a": "1", "penstock-origin": "elsewhere"},
             "fairness_key": "k",
             "weight": 7,
-            "throttle_keys": ["x", "y"],
+            "throttle_keys": ["x", "y"] if ps.info().default.capabilities.throttling else [],
             "priority": 9,
             "dedup_id": "d",
         }

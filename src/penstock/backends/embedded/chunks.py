@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 from penstock.backends.bulk import Chunk
 from penstock.backends.embedded import keys, staged
-from penstock.backends.embedded.columns import arrow, arrow_compute
 from penstock.backends.embedded.staged import ID_BYTES, MESSAGES, READY, ROWS, Rows, Waiting
+from penstock.backends.tables.incoming import arrow, arrow_compute
 from penstock.codec.vault import Seal
 from penstock.kv.base import Row
 from penstock.kv.rocksdb import write_filtered

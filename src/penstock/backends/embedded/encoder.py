@@ -7,14 +7,14 @@ from typing import Any
 
 from penstock.backends.bulk import Target
 from penstock.backends.embedded import keys
-from penstock.backends.embedded.columns import NOT_TEXT, Shape, arrow, arrow_compute
 from penstock.backends.embedded.rows import encode_ready
+from penstock.backends.tables.incoming import NOT_TEXT, Shape, arrow, arrow_compute
+from penstock.backends.tables.rows import PLAIN_FIELDS, check_row, message_of
 from penstock.codec.body import (
     BEFORE_EXPIRY_BYTES,
     Body,
     after_order,
     check_headers,
-    check_message,
     check_payload,
     compact_body,
     encode_body,
@@ -22,21 +22,6 @@ from penstock.codec.body import (
 )
 from penstock.errors import InvalidMessage
 from penstock.message import DEFAULT_PRIORITY, NewMessage
-
-#: Of a message, besides the payload; those of one that is nothing special first.
-FIELDS = (
-    "headers",
-    "fairness_key",
-    "weight",
-    "priority",
-    "throttle_keys",
-    "delay_s",
-    "ttl_s",
-    "dedup_id",
-    "id",
-)
-PLAIN_FIELDS = 4
-NONE_OF_THEM = [None] * (len(FIELDS) - PLAIN_FIELDS)
 
 #: Kinds of simple messages that are remembered of a queue.
 SHAPES_KEPT = 65_536
@@ -67,11 +52,7 @@ class Encoder:
         self._at_ns = at_ns
 
     def check(self, m: NewMessage) -> None:
-        check_message(m)
-        if self._target.fifo and (m.delay_s or m.priority != DEFAULT_PRIORITY):
-            raise InvalidMessage(
-                f"queue {self.queue!r} is fifo: a message's own delay_s or priority would break its order"
-            )
+        check_row(self.queue, self._target, m)
 
     def entries(self, shapes: Sequence[Shape]) -> list[Entry]:
         if len(self._known) > SHAPES_KEPT:  # Where every message has a key of its own.
@@ -96,11 +77,7 @@ class Encoder:
 
     def message(self, payload: bytes, values: Sequence[Any]) -> NewMessage:
         """One of any kind, checked."""
-        given = {name: value for name, value in zip(FIELDS, values, strict=True) if value is not None}
-        for name, value in given.items():
-            if value is NOT_TEXT:
-                raise InvalidMessage(f"{name} has bytes that are not UTF-8")
-        m = NewMessage(payload=payload, **given)
+        m = message_of(payload, values)
         self.check(m)
         return m
 

@@ -12,13 +12,11 @@ from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.rows import packed, unpacked
 from penstock.backends.embedded.staged import ticket_of
+from penstock.backends.tables.jobs import NAMED_KEPT_S as NAMED_KEPT_S
+from penstock.backends.tables.jobs import TXNS_KEPT as TXNS_KEPT
+from penstock.backends.tables.jobs import UNNAMED_KEPT_S as UNNAMED_KEPT_S
 from penstock.clock import to_ns
 
-#: How long it is known that a job was done: of applications with a name, and of those that were given one.
-NAMED_KEPT_S = 30 * 86_400.0
-UNNAMED_KEPT_S = 86_400.0
-#: Applications whose last job is known; beyond, the oldest are forgotten.
-TXNS_KEPT = 10_000
 #: Kind and number; what follows in a txn's key is its application.
 LOAD_KEY_BYTES = 5
 

@@ -21,6 +21,8 @@ from penstock.backends.embedded.load_rows import LoadProgress, LoadRow
 from penstock.backends.embedded.numbers import next_number
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.slices import Load, Slices, active_key
+from penstock.backends.tables import jobs
+from penstock.backends.tables.jobs import STAGED_KEPT_S as STAGED_KEPT_S
 from penstock.clock import to_ns
 from penstock.errors import (
     InvalidMessage,
@@ -36,8 +38,6 @@ from penstock.kv.rocksdb import RocksStore
 
 log = logging.getLogger("penstock")
 
-#: What nobody has committed or added to for so long is thrown away.
-STAGED_KEPT_S = 86_400.0
 #: How often someone looks for that, and for jobs that need not be known any longer.
 CLEAR_EVERY_S = 600.0
 LOOK_EVERY_S = 0.01
@@ -104,13 +104,13 @@ class Loads:
             order_ns=at_ns if loaded is None else loaded.next_order_ns(at_ns),
             fifo=q.settings.fifo,
             compress_over_bytes=q.settings.compress_over_bytes,
-            refusal=_refusal(q)
+            refusal=jobs.script_refusal(q.name, q.settings.on_enqueue)
             if loaded is not None
             else f"queue {q.name!r} is damaged; run check with repair",
         )
 
     def commit(self, ticket: WriteTicket, txn: Txn, parts: Sequence[Staged]) -> Written:
-        staged.check_txn(txn)
+        jobs.check_txn(txn)
         written = self._commit(ticket, txn, parts)
         if written.again or written.superseded:
             self.abort(ticket, txn)  # What was staged for nothing.
@@ -118,7 +118,7 @@ class Loads:
 
     def _commit(self, ticket: WriteTicket, txn: Txn, parts: Sequence[Staged]) -> Written:
         engine, first = self._engine, True
-        queue, folder = staged.queue_number(ticket), staged.folder_of(ticket, txn)
+        queue, folder = jobs.queue_number(ticket), staged.folder_of(ticket, txn)
         while True:
             with engine.lock:
                 engine.check_usable()
@@ -151,7 +151,7 @@ class Loads:
         return type(error)(f"{error}; but the commit has begun, and {rest}: {then}")
 
     def abort(self, ticket: WriteTicket, txn: Txn) -> None:
-        staged.check_txn(txn)
+        jobs.check_txn(txn)
         self._throw_away(self._staging() / staged.folder_of(ticket, txn))
 
     def _under_way(self, txn: Txn, queue: int) -> tuple[int, str] | None:
@@ -189,16 +189,11 @@ class Loads:
     def _row(self, ticket: WriteTicket, txn: Txn, parts: Sequence[Staged]) -> LoadRow:
         """What a job will be; all that was staged for it must be there."""
         folder = self._staging() / staged.folder_of(ticket, txn)
-        seen: set[int] = set()
-        for part in parts:
-            if part.partition in seen:
-                raise InvalidMessage(f"partition {part.partition} was staged twice: commit one of them")
-            seen.add(part.partition)
-            for chunk in part.chunks:
-                staged.check_there(folder, chunk)
-        chunks = [chunk for part in sorted(parts, key=lambda one: one.partition) for chunk in part.chunks]
+        chunks = jobs.in_order(parts)
+        for chunk in chunks:
+            staged.check_there(folder, chunk)
         rejected = sum(part.rejected for part in parts)
-        queue = staged.queue_number(ticket)
+        queue = jobs.queue_number(ticket)
         return LoadRow(txn.app, txn.version, folder.name, ticket.key_id, chunks, rejected, queue)
 
     def _stage_anew(self, number: int, ticket: WriteTicket, txn: Txn, parts: Sequence[Staged]) -> None:
@@ -243,7 +238,7 @@ class Loads:
             q = self._engine.queue_by_number(number)
             if q is None:
                 raise QueueNotFound(names.get(number, str(number)))
-            if refusal := _refusal(q):
+            if refusal := jobs.script_refusal(q.name, q.settings.on_enqueue):
                 raise InvalidMessage(refusal)
 
     # -- jobs ---------------------------------------------------------------------------------------
@@ -418,16 +413,6 @@ class Loads:
 
     def _folders_in_use(self) -> set[str]:
         return {load_rows.decode_load(raw).folder for _, raw in load_rows.loads(self._engine)}
-
-
-def _refusal(q: QueueState) -> str:
-    """Why nothing can be written to a queue in bulk, if so."""
-    if q.settings.on_enqueue is None:
-        return ""
-    return (
-        f"queue {q.name!r} has an on_enqueue script, which a bulk write would pass by; "
-        "enqueue instead, or take the script off for the time of the write"
-    )
 
 
 def _rows_of(chunk: Chunk) -> tuple[object, ...]:

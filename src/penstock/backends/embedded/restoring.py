@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.backends.arguments import check_reason
 from penstock.backends.bulk import RESTORED, StoredMessage
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Transaction
@@ -14,19 +13,14 @@ from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import DEDUP_ROW, ROW_VERSION, StateRow, decode_dedup
 from penstock.backends.embedded.transitions import enter, enter_ready, unhold
 from penstock.backends.meters import ENQUEUED
+from penstock.backends.tables.restoring import checked
 from penstock.clock import to_ns
-from penstock.codec.body import Body, check_message, encode_body
-from penstock.errors import InvalidMessage, PenstockError, StorageCorrupt, as_answer
+from penstock.codec.body import Body, encode_body
+from penstock.errors import PenstockError, StorageCorrupt, as_answer
 from penstock.event import Kind
 from penstock.message import (
-    DEFAULT_PRIORITY,
-    OWNED_HEADER_PREFIX,
     EnqueueResult,
-    NewMessage,
-    check_count,
-    checked_name,
     format_id,
-    parse_new_id,
 )
 
 _CODES = {
@@ -58,7 +52,8 @@ class _Restoring:
         self._further: list[tuple[bytes, StateCode, StateRow]] = []
 
     def run(self) -> list[EnqueueResult]:
-        parsed: list[bytes | PenstockError] = [_checked(self._q, m) for m in self._messages]
+        fifo = self._q.settings.fifo
+        parsed: list[bytes | PenstockError] = [checked(self._q.name, m, fifo=fifo) for m in self._messages]
         ids = [one for one in parsed if isinstance(one, bytes)]
         self._there = dict(zip(ids, find_sound(self._txn.engine, self._q, ids), strict=True))
         results = []
@@ -152,50 +147,6 @@ class _Restoring:
                 [code.name.lower() for code in codes],
             )
         q.arrived.notify(len(self._entered))
-
-
-def _checked(q: QueueState, m: StoredMessage) -> bytes | PenstockError:
-    """Its id, or why it cannot be restored."""
-    try:
-        return _check(q, m)
-    except PenstockError as error:
-        return as_answer(error)
-    except (AttributeError, TypeError, ValueError) as error:
-        return InvalidMessage(f"the message cannot be restored: {type(error).__name__}: {error!s:.200}")
-
-
-def _check(q: QueueState, m: StoredMessage) -> bytes:
-    if not isinstance(m, StoredMessage):
-        raise InvalidMessage(f"a message must be a StoredMessage, not {type(m).__name__}")
-    raw_id = parse_new_id(m.id)
-    check_message(
-        NewMessage(
-            payload=m.payload,
-            headers={k: v for k, v in m.headers.items() if not k.startswith(OWNED_HEADER_PREFIX)},
-            fairness_key=m.fairness_key,
-            weight=m.weight,
-            throttle_keys=m.throttle_keys,
-            priority=m.priority,
-        )
-    )
-    if m.dedup_id is not None:
-        checked_name(m.dedup_id, "dedup_id")
-    check_reason(m.reason)
-    if m.state not in _CODES:
-        raise InvalidMessage(
-            f"message {m.id} is {m.state!r:.40}; accepted: {', '.join(_CODES)}: nobody holds it here"
-        )
-    for name in ("enqueued_at_ns", "visible_at_ns", "expires_at_ns", "until_ns", "order_ns"):
-        check_count(getattr(m, name) or 0, name)
-    if isinstance(m.attempts, bool) or not isinstance(m.attempts, int) or not 0 <= m.attempts < 2**32:
-        raise InvalidMessage(f"attempts is {m.attempts!r:.40}; accepted: whole numbers from 0 to 2**32 - 1")
-    if m.state == "done" and not m.until_ns:
-        raise InvalidMessage(f"message {m.id} is done, and until_ns does not say when it is removed")
-    if m.state == "delayed" and not m.visible_at_ns:
-        raise InvalidMessage(f"message {m.id} is delayed, and visible_at_ns does not say until when")
-    if q.settings.fifo and m.priority != DEFAULT_PRIORITY:
-        raise InvalidMessage(f"queue {q.name!r} is fifo: a message's own priority would break its order")
-    return raw_id
 
 
 def _body(m: StoredMessage, order_ns: int) -> Body:

@@ -7,9 +7,7 @@ with its bodies and ready rows in it. None of them is looked at before a commit 
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,13 +15,12 @@ from pathlib import Path
 import msgspec
 
 from penstock.backends.bulk import Chunk, Txn, WriteTicket
-from penstock.backends.embedded import keys
 from penstock.backends.embedded.rows import packed, unpacked
+from penstock.backends.tables.jobs import check_ticket
 from penstock.codec.frame import CHECKSUM, Counted
 from penstock.errors import InvalidMessage, StorageCorrupt, StorageError
 from penstock.kv.base import Row
 from penstock.kv.failures import translated
-from penstock.message import MAX_COUNT, checked_name
 
 #: In a store's folder; each write has a folder of its own below.
 STAGING = "staging"
@@ -31,10 +28,6 @@ MESSAGES, READY, ROWS = ".messages", ".ready", ".rows"
 FILES = (MESSAGES, READY, ROWS)
 
 ID_BYTES = 16
-#: Of an id: which partition of its job it is of, and which row of that.
-PARTITION_BITS, ROW_BITS = 20, 28
-_PREFIX_BYTES = 10
-_TICKET_ID = re.compile("[0-9a-f]{32}")
 
 
 class Waiting(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -90,43 +83,9 @@ class Rows(msgspec.Struct, array_like=True):
 _decode_rows = msgspec.msgpack.Decoder(Rows).decode
 
 
-def check_txn(txn: Txn) -> None:
-    checked_name(txn.app, "txnAppId")
-    version = txn.version
-    if isinstance(version, bool) or not isinstance(version, int) or not 0 <= version <= MAX_COUNT:
-        raise InvalidMessage(f"txnVersion is {version!r:.40}; accepted: whole numbers from 0 to 2**63 - 1")
-
-
-def queue_number(ticket: WriteTicket) -> int:
-    """The number of the queue that a write is for; 0, which none has, where each row names its own."""
-    return 0 if ticket.queue is None else ticket.queues[ticket.queue].number
-
-
-def id_prefix(txn: Txn, queue: int) -> bytes:
-    """The start of every id that a job makes: a UUID of version 8, the same whenever it is tried again."""
-    raw = bytearray(
-        hashlib.blake2b(
-            txn.app.encode() + b"\0" + txn.version.to_bytes(8, "big") + keys.u32(queue),
-            digest_size=_PREFIX_BYTES,
-            person=b"penstock row",
-        ).digest()
-    )
-    raw[6] = 0x80 | raw[6] & 0x0F
-    raw[8] = 0x80 | raw[8] & 0x3F
-    return bytes(raw)
-
-
-def first_low(partition: int) -> int:
-    """The last six bytes of the id of a partition's first row, as a number."""
-    if not 0 <= partition < 1 << PARTITION_BITS:
-        raise InvalidMessage(f"partition {partition}; accepted: 0 to {(1 << PARTITION_BITS) - 1}")
-    return partition << ROW_BITS
-
-
 def folder_of(ticket: WriteTicket, txn: Txn) -> str:
     """The name of the folder that rows of a job are staged in."""
-    if not _TICKET_ID.fullmatch(ticket.id):
-        raise InvalidMessage(f"ticket {ticket.id!r:.60} is none that begin_write has given")
+    check_ticket(ticket)
     return f"{ticket.id}-{txn.version}"
 
 

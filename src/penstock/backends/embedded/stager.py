@@ -14,18 +14,23 @@ from typing import TYPE_CHECKING, Any
 from penstock.backends.bulk import Chunk, Staged, Txn, WriteTicket
 from penstock.backends.embedded import staged
 from penstock.backends.embedded.chunks import ChunkWriter, Ids
-from penstock.backends.embedded.columns import (
-    NOT_TEXT,
-    PAYLOAD,
-    QUEUE,
-    Columns,
-    arrow,
-    arrow_compute,
-    check_schema,
-)
-from penstock.backends.embedded.encoder import FIELDS, NONE_OF_THEM, PLAIN_FIELDS, Encoder
+from penstock.backends.embedded.encoder import Encoder
 from penstock.backends.embedded.rows import encode_ready
-from penstock.backends.embedded.staged import ROW_BITS, Waiting
+from penstock.backends.embedded.staged import Waiting
+from penstock.backends.tables import jobs
+from penstock.backends.tables.incoming import PAYLOAD, QUEUE, Columns, check_schema
+from penstock.backends.tables.jobs import ROW_BITS
+from penstock.backends.tables.rows import (
+    FIELDS,
+    NONE_OF_THEM,
+    PLAIN_FIELDS,
+    Rejects,
+    longest,
+    refusals,
+    slices_of,
+    target_of,
+    why_not,
+)
 from penstock.backends.unlocking import needed_key
 from penstock.clock import to_ns
 from penstock.codec.sealed import place_of
@@ -34,7 +39,6 @@ from penstock.errors import (
     DecryptFailed,
     InvalidMessage,
     PenstockError,
-    QueueNotFound,
     StorageError,
 )
 from penstock.keyring import EnvironmentKeys, KeyProvider, variable
@@ -49,11 +53,6 @@ SLICE_BYTES = 8 << 20
 #: Tables that are written at a time, each a file, and what may be in memory of all open chunks.
 OPEN_TABLES = 64
 OPEN_BYTES = 64 << 20
-#: Reasons that travel; all of them go to `set_aside`.
-REASONS = 5
-
-#: Columns in front of those of a row that was set aside.
-ROW, REASON = "row", "reason"
 
 
 def open_stager(ticket: WriteTicket, provider: KeyProvider | None) -> Stager:
@@ -79,7 +78,7 @@ class Stager:
         batches: Iterable[pyarrow.RecordBatch],
         set_aside: Callable[[pyarrow.RecordBatch], None] | None = None,
     ) -> Staged:
-        staged.check_txn(txn)
+        jobs.check_txn(txn)
         return _Staging(self.ticket, self._seal, txn, partition, set_aside).run(batches)
 
     def close(self) -> None:
@@ -123,9 +122,9 @@ class _Staging:
         self._ticket = ticket
         self._seal = seal
         self._partition = partition
-        self._set_aside = set_aside
-        self._id_prefix = staged.id_prefix(txn, staged.queue_number(ticket))
-        self._low = staged.first_low(partition)
+        self._rejects = Rejects(partition, set_aside)
+        self._id_prefix = jobs.id_prefix(txn, jobs.queue_number(ticket))
+        self._low = jobs.first_low(partition)
         self._folder = staged.staging(ticket.place) / staged.folder_of(ticket, txn)
         #: Another one each time that the partition is staged: what a killed task left is nobody's.
         self._attempt = os.urandom(6).hex()
@@ -134,8 +133,7 @@ class _Staging:
         self._syncs: deque[Future[None]] = deque()
         self._made = 0
         self._encoders: dict[str, Encoder] = {}
-        self._rows = self._rejected = 0
-        self._reasons: list[str] = []
+        self._rows = 0
         self._schema: Any = None
         #: Where rows bring their ids, these do not say their order: then each has its own place in line.
         self._has_ids = False
@@ -154,10 +152,10 @@ class _Staging:
             staged.sync_all((self._folder, self._folder.parent, self._folder.parent.parent))
         return Staged(
             partition=self._partition,
-            rows=self._rows - self._rejected,
+            rows=self._rows - self._rejects.count,
             chunks=tuple(self._chunks),
-            rejected=self._rejected,
-            reasons=tuple(self._reasons),
+            rejected=self._rejects.count,
+            reasons=tuple(self._rejects.reasons),
         )
 
     def _stage(self, batches: Iterable[pyarrow.RecordBatch], syncer: Executor) -> None:
@@ -167,9 +165,8 @@ class _Staging:
                 check_schema(batch.schema, one_queue=self._ticket.queue is not None)
                 self._schema = batch.schema
                 self._has_ids = self._has_ids or "id" in batch.schema.names
-            rows = max(1, min(SLICE_ROWS, SLICE_BYTES * batch.num_rows // max(1, batch.nbytes)))
-            for at in range(0, batch.num_rows, rows):
-                self._slice(batch.slice(at, rows))
+            for part in slices_of(batch, SLICE_ROWS, SLICE_BYTES):
+                self._slice(part)
         self._close_all()
 
     def _slice(self, batch: pyarrow.RecordBatch) -> None:
@@ -184,7 +181,7 @@ class _Staging:
         else:
             self._add_each(columns, bad)
         if bad:
-            self._reject(batch, bad)
+            self._rejects.add(batch, self._rows, bad)
         self._rows += batch.num_rows
         for at, chunk in list(self._open.items()):
             chunk.flush()
@@ -204,9 +201,9 @@ class _Staging:
             payload is None
             or payload.null_count
             or encoder.has_refused
-            or _longest(payload) > MAX_PAYLOAD_BYTES
+            or longest(payload) > MAX_PAYLOAD_BYTES
         ):
-            bad.update(_refusals(payload, columns.rows, [entries[one].refusal for one in at.tolist()]))
+            bad.update(refusals(payload, columns.rows, [entries[one].refusal for one in at.tolist()]))
             good = np.array([row for row in range(columns.rows) if row not in bad], np.int64)
             if not len(good):
                 return
@@ -247,8 +244,7 @@ class _Staging:
                 else:
                     self._add(encoder, encoder.message(payload, rest), self._rows + at)
             except (PenstockError, UnicodeEncodeError, TypeError, ValueError, OverflowError) as error:
-                reason = f"cannot be stored: {error!s:.200}"
-                bad[at] = str(error) if isinstance(error, PenstockError) else reason
+                bad[at] = why_not(error)
 
     def _add_with_headers(self, encoder: Encoder, payload: bytes, values: list[Any], row: int) -> None:
         """A message that waits for nothing, and whose id is the job's own: most that are not simple."""
@@ -285,15 +281,7 @@ class _Staging:
     def _encoder(self, queue: Any) -> Encoder:
         encoder = self._encoders.get(queue)
         if encoder is None:
-            if queue is None or queue is NOT_TEXT:
-                raise InvalidMessage(
-                    "queue is null" if queue is None else "queue has bytes that are not UTF-8"
-                )
-            target = self._ticket.queues.get(queue)
-            if target is None:
-                raise QueueNotFound(queue)
-            if target.refusal:
-                raise InvalidMessage(target.refusal)
+            target = target_of(self._ticket, queue)
             encoder = self._encoders[queue] = Encoder(queue, target, self._ticket.at_ns)
         return encoder
 
@@ -339,42 +327,3 @@ class _Staging:
     def _close_all(self) -> None:
         for at in list(self._open):
             self._close(at)
-
-    def _reject(self, batch: pyarrow.RecordBatch, bad: dict[int, str]) -> None:
-        self._rejected += len(bad)
-        for at, reason in list(bad.items())[: REASONS - len(self._reasons)]:
-            self._reasons.append(f"partition {self._partition}, row {self._rows + at}: {reason}")
-        if self._set_aside is None:
-            return
-        pa = arrow()
-        taken = batch.take(pa.array(list(bad), pa.int64()))
-        front = [
-            pa.array([self._rows + at for at in bad], pa.int64()),
-            pa.array([_shown(reason) for reason in bad.values()], pa.string()),
-        ]
-        names = [ROW, REASON, *batch.schema.names]
-        self._set_aside(pa.RecordBatch.from_arrays([*front, *taken.columns], names=names))
-
-
-def _shown(reason: str) -> str:
-    """Names in it may have had what no text has."""
-    return reason.encode("utf-8", "backslashreplace").decode()
-
-
-def _longest(payload: Any) -> int:
-    compute = arrow_compute()
-    return int(compute.max(compute.binary_length(payload)).as_py())
-
-
-def _refusals(payload: Any, rows: int, refused: list[str]) -> dict[int, str]:
-    """By row, what is wrong with it."""
-    sizes = [None] * rows if payload is None else arrow_compute().binary_length(payload).to_pylist()
-    bad: dict[int, str] = {}
-    for row, (size, refusal) in enumerate(zip(sizes, refused, strict=True)):
-        if size is None:
-            bad[row] = "payload is null"
-        elif size > MAX_PAYLOAD_BYTES:
-            bad[row] = f"payload has {size} bytes; the limit is {MAX_PAYLOAD_BYTES} (64 MiB)"
-        elif refusal:
-            bad[row] = refusal
-    return bad

@@ -22,12 +22,22 @@ from penstock.backends.base import (
     RekeyReport,
     Throttle,
 )
+from penstock.backends.bulk import (
+    SNAPSHOT_LIFETIME_S,
+    Snapshot,
+    Staged,
+    StoredMessage,
+    Txn,
+    WriteTicket,
+    Written,
+)
 from penstock.backends.judging import silent
 from penstock.backends.redis.capabilities import HAVING, LISTS_SORT, Sort
 from penstock.backends.redis.catalogue import Catalogue
 from penstock.backends.redis.checking import Checking
 from penstock.backends.redis.connecting import Server
 from penstock.backends.redis.engine import Engine
+from penstock.backends.redis.ferrying import Ferrying
 from penstock.backends.redis.health import NONE, channel_reasons, durability_of, examined
 from penstock.backends.redis.hooking import Hooking
 from penstock.backends.redis.journal import Journals
@@ -36,18 +46,22 @@ from penstock.backends.redis.leasing import Leasing
 from penstock.backends.redis.looking import Looking
 from penstock.backends.redis.moving import Moving
 from penstock.backends.redis.numbers import Numbers
+from penstock.backends.redis.planning import PlannedCatalogue
 from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import CODES
 from penstock.backends.redis.rekeying import Rekeying
+from penstock.backends.redis.restoring import Restoring
 from penstock.backends.redis.seals import Seals
 from penstock.backends.redis.sending import Sending
 from penstock.backends.redis.settling import Settling
+from penstock.backends.redis.snapshots import Snapshots
 from penstock.backends.redis.stream_keeping import StreamKeeping
 from penstock.backends.redis.sweeping import Housekeeper, Sweeping
 from penstock.backends.redis.transferring import Transferring
 from penstock.backends.redis.user_state import UserState
 from penstock.backends.redis.waiting import LOOK_EVERY_NS, Bells
 from penstock.backends.redis.worlds import Worlds
+from penstock.backends.redis.writing import Writing
 from penstock.capabilities import Capabilities
 from penstock.clock import Clock, to_ns
 from penstock.codec.body import check_duration
@@ -66,6 +80,7 @@ from penstock.message import (
     checked_name,
     parse_id,
 )
+from penstock.redis_places import place_of
 from penstock.settings import QueueSettings
 
 FORMAT_VERSION = 1
@@ -90,18 +105,19 @@ class RedisBackend:
         self._durability = durability_of(server)
         self._channel_reasons = channel_reasons(server, keys)
         # What the server keeps no log of goes with its process, whatever is on a disk of an hour ago.
+        is_cluster = server.settings.cluster
         self.capabilities: Capabilities = msgspec.structs.replace(
-            sort.capabilities, persistence=self._durability != NONE
+            sort.on_a_cluster if is_cluster else sort.capabilities, persistence=self._durability != NONE
         )
         engine = self._engine = Engine(server, keys, seals, clock, rng)
         self._state = UserState(engine)
         self._hooking = Hooking(engine, HookSettings(), self._state.get)
         self._worlds = Worlds(engine)
-        self._catalogue = Catalogue(engine, self._worlds)
+        self._catalogue = (PlannedCatalogue if is_cluster else Catalogue)(engine, self._worlds)
         streams = StreamKeeping(engine) if sort.store == "stream" else None
         self._bells = Bells(server, LOOK_EVERY_NS if streams is None else streams.look_every_ns)
         self._looking = Looking(engine)
-        transferring = Transferring(engine)
+        transferring = Ferrying(engine, self._looking) if is_cluster else Transferring(engine)
         settling = self._settling = Settling(engine, self._looking, self._hooking, transferring)
         self._sending = Sending(engine, self._looking, self._hooking, sort.name)
         self._leasing = Leasing(engine, self._looking, settling, self._bells)
@@ -109,9 +125,15 @@ class RedisBackend:
         self._journals = Journals(engine)
         self._numbers = Numbers(engine, self._leasing, settling, self._durability)
         self._rekeying = Rekeying(engine, self._worlds)
-        self._sweeping = Sweeping(engine, settling, self._worlds, self._rekeying, streams)
+        place = place_of(server.settings)
+        self._snapshots, self._writing = Snapshots(engine, place), Writing(engine, place)
+        self._restoring = Restoring(engine, sort.name)
+        further = (self._snapshots.sweep, self._writing.resume)
+        self._sweeping = Sweeping(
+            engine, settling, self._worlds, self._rekeying, transferring, further, streams
+        )
         self._quarantine = Quarantine(engine)
-        self._checking = Checking(engine, self._quarantine, self._worlds)
+        self._checking = Checking(engine, self._quarantine, self._worlds, transferring)
         self._rekeying.tell_others()
         self._housekeeper: Housekeeper | None = None
         if clock is None:
@@ -268,6 +290,23 @@ class RedisBackend:
 
     def delete_state(self, key: str) -> None:
         self._state.delete(key)
+
+    # -- in bulk
+
+    def take_snapshot(self, lifetime_s: float = SNAPSHOT_LIFETIME_S, id: str | None = None) -> Snapshot:
+        return self._snapshots.take(lifetime_s, id)
+
+    def begin_write(self, queue: str | None) -> WriteTicket:
+        return self._writing.begin(queue)
+
+    def commit_write(self, ticket: WriteTicket, txn: Txn, staged: Sequence[Staged]) -> Written:
+        return self._writing.commit(ticket, txn, staged)
+
+    def abort_write(self, ticket: WriteTicket, txn: Txn) -> None:
+        self._writing.abort(ticket, txn)
+
+    def restore(self, queue: str, messages: Sequence[StoredMessage]) -> list[EnqueueResult]:
+        return self._restoring.restore(queue, messages)
 
     # -- token buckets: not here
 

@@ -12,10 +12,15 @@ from penstock.backends.call_meter import CallMeter
 from penstock.backends.redis import driver, failures
 from penstock.backends.redis.topology import Node, Topology
 from penstock.clock import Clock, to_ns
-from penstock.errors import BackendUnavailable
+from penstock.errors import BackendUnavailable, PenstockError
 from penstock.redis_settings import RedisSettings
 
 MAX_REDIRECTIONS = 16
+#: While a slot moves, calls of several of its keys are put off: so long that is waited for.
+MOVING_S = 30.0
+#: What a call that is sent again writes beside its key: Valkey has replicas confirm what a connection wrote
+#: itself, and a call that is recognised writes nothing.
+MARK, MARK_MS = b":w", 60_000
 #: A script whose answer got lost is sent again for so long: servers recognise it for a minute.
 RECOGNISED_S = 45.0
 
@@ -25,10 +30,17 @@ Arg = bytes | int | float | str
 class Call:
     """One command, its way to the right server, and in the end its answer or error."""
 
-    __slots__ = ("asked", "done", "is_sent", "key", "pinned", "result", "timeout_s")
+    __slots__ = ("asked", "done", "is_confirmed", "is_sent", "key", "pinned", "result", "timeout_s")
 
-    def __init__(self, key: bytes | None, timeout_s: float | None = None, pinned: Node | None = None) -> None:
+    def __init__(
+        self,
+        key: bytes | None,
+        timeout_s: float | None = None,
+        pinned: Node | None = None,
+        is_confirmed: bool = False,
+    ) -> None:
         self.key = key
+        self.is_confirmed = is_confirmed  # Replicas must have it too, where the settings ask for that.
         self.timeout_s = timeout_s
         self.pinned = pinned  # The server that is meant, whatever the key.
         self.asked: Node | None = None  # Where its slot is being moved to.
@@ -48,6 +60,15 @@ class Call:
     def finish(self, result: Any) -> None:
         self.result = result
         self.done = True
+
+    @property
+    def is_done_well(self) -> bool:
+        return self.done and not isinstance(self.result, PenstockError)
+
+    def reopen(self) -> None:
+        """Done, but not confirmed: it is sent again, and recognised."""
+        if self.is_done_well:
+            self.done, self.is_sent, self.result = False, True, None
 
 
 class Sender:
@@ -79,7 +100,7 @@ class Sender:
         `limit` is how often they are sent, where that is not what the settings say.
         """
         limit = limit or self._settings.retry.attempts
-        redirections = attempts = 0
+        redirections = attempts = put_off = 0
         began_ns = self._clock.now_ns()
         pending = list(calls)
         last: Exception | None = None
@@ -93,11 +114,15 @@ class Sender:
                 if redirections <= MAX_REDIRECTIONS:
                     continue
                 trouble = SENT_IN_CIRCLES
-            self.meter.failed()
-            attempts += 1
+            redirections = 0
+            if self._is_moving(trouble, began_ns):
+                put_off += 1
+            else:
+                self.meter.failed()
+                attempts += 1
             if (
                 attempts >= limit
-                or not self._goes_on(trouble, attempts)
+                or not self._goes_on(trouble, max(attempts, put_off))
                 or self._is_too_late(pending, began_ns)
             ):
                 # What opened the breaker says more than that it is open.
@@ -149,26 +174,56 @@ class Sender:
     ) -> Exception | None:
         """Send the calls and hear their answers; those without one may have been done all the same."""
         trouble: Exception | None = None
-        packed = connection.pack_commands([c for call in calls for c in _with_asking(call, asking)])
+        commands = [c for call in calls for c in _with_asking(call.command(), asking)]
+        confirmed = [call for call in calls if call.is_confirmed and self._settings.min_replicas]
+        marks = [call.key + MARK for call in confirmed if call.is_sent and call.key is not None]
+        for key in marks:
+            commands += _with_asking(("SET", key, "", "PX", MARK_MS), asking)
+        if confirmed:
+            wait_ms = max(1, round(self._settings.replica_timeout_s * 1000))
+            commands.append(("WAIT", self._settings.min_replicas, wait_ms))
         waiting = list(reversed(calls))
         try:
-            connection.send_packed_command(packed, check_health=False)
+            connection.send_packed_command(connection.pack_commands(commands), check_health=False)
             while waiting:
                 call = waiting[-1]
                 if asking:
                     call.asked = None
-                    self._answer(connection, call)
-                reply = self._answer(connection, call)
+                    self._answer(connection, call.timeout_s)
+                reply = self._answer(connection, call.timeout_s)
                 waiting.pop()
                 trouble = self._take(call, reply, node) or trouble
+            if confirmed:
+                for _ in range(len(marks) * (2 if asking else 1)):
+                    self._answer(connection)
+                problem = self._confirmation(connection)
+                # Of calls that were not done there is nothing to confirm: they go elsewhere.
+                confirmed = [call for call in confirmed if problem and call.is_done_well]
+                trouble = problem if confirmed else trouble
         finally:
             for call in waiting:
                 call.is_sent = True
+            for call in confirmed:
+                call.reopen()
         return trouble
 
-    def _answer(self, connection: driver.AnyConnection, call: Call) -> Any:
+    def _confirmation(self, connection: driver.AnyConnection) -> Exception | None:
+        """The answer to WAIT; an error if too few replicas have what this connection wrote."""
+        wanted = self._settings.min_replicas
+        have = self._answer(connection, (self._read_timeout_s or 0.0) + self._settings.replica_timeout_s)
+        if isinstance(have, driver.ResponseError):
+            # The server has become a replica itself, and what it did may be gone.
+            return have if failures.is_denied(have) else driver.ResponseError(f"NOREPLICAS {have}")
+        if have >= wanted:
+            return None
+        return driver.ResponseError(
+            f"NOREPLICAS {have} of {wanted} replicas (min_replicas) have confirmed within "
+            f"{self._settings.replica_timeout_s:g} s; it is done, and may be lost with its server"
+        )
+
+    def _answer(self, connection: driver.AnyConnection, timeout_s: float | None = None) -> Any:
         try:
-            return connection.read_response(timeout=call.timeout_s or self._read_timeout_s)
+            return connection.read_response(timeout=timeout_s or self._read_timeout_s)
         except driver.ResponseError as error:
             return error
 
@@ -221,6 +276,11 @@ class Sender:
             self._topology.refresh()
         return True
 
+    def _is_moving(self, trouble: Exception, began_ns: int) -> bool:
+        """Whether a slot is on its way to another server, and that has not taken long yet."""
+        is_new = self._clock.now_ns() - began_ns < to_ns(MOVING_S)
+        return failures.code_of(trouble) == "TRYAGAIN" and is_new
+
     def _is_too_late(self, pending: Sequence[Call], began_ns: int) -> bool:
         """Whether the server may not know any more that it has done one of these already."""
         is_late = self._clock.now_ns() - began_ns > to_ns(RECOGNISED_S)
@@ -241,8 +301,8 @@ def delay_s(settings: RedisSettings, attempts: int, rng: random.Random) -> float
     return longest * (0.5 + rng.random() / 2)
 
 
-def _with_asking(call: Call, asking: bool) -> list[Sequence[Arg]]:
-    return [("ASKING",), call.command()] if asking else [call.command()]
+def _with_asking(command: Sequence[Arg], asking: bool) -> list[Sequence[Arg]]:
+    return [("ASKING",), command] if asking else [command]
 
 
 SENT_IN_CIRCLES = driver.ConnectionError("its servers send calls from one to the other and back")

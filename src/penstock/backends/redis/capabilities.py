@@ -21,7 +21,13 @@ LISTS = Capabilities(
     fairness=True,
     journal=True,
     fifo=True,
+    bulk_read=True,
+    bulk_write=True,
+    restore=True,
 )
+
+#: On a cluster, what spans queues is a journaled series of writes, not one.
+LISTS_CLUSTER = msgspec.structs.replace(LISTS, clustering=True, transactions=False)
 
 STREAMS = msgspec.structs.replace(LISTS, consumer_groups=True)
 
@@ -37,7 +43,8 @@ class Sort(NamedTuple):
     name: str
     store: Literal["hash", "stream"]
     capabilities: Capabilities
+    on_a_cluster: Capabilities
 
 
-LISTS_SORT = Sort("redis-lists", "hash", LISTS)
-STREAMS_SORT = Sort("redis-streams", "stream", STREAMS)
+LISTS_SORT = Sort("redis-lists", "hash", LISTS, LISTS_CLUSTER)
+STREAMS_SORT = Sort("redis-streams", "stream", STREAMS, STREAMS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -114,27 +114,29 @@ class Catalogue:
                 wanted = changes(version + 1)
                 if not wanted:
                     return wanted is not None
-                keys: list[bytes] = [engine.keys.store, engine.keys.queues, *self._worlds.keys(SYSTEM_WORLD)]
-                args: list[Arg] = [version, len(wanted)]
-                entries, fence = [], engine.seals.fence
-                for op, name, row in wanted:
-                    queue, _, group = name.partition(BETWEEN)
-                    number = next((one.number for one in row.groups if one.name == group), row.number)
-                    counters = fresh_counters(number, row.changed, row.created_us, row.settings)
-                    keys += engine.keys.queue(queue, group)
-                    args += (op, name.encode(), engine.encoded_row(queue, row), encode_counters(counters))
-                    if op not in _KINDS:
-                        continue  # Of a group's line: what became of its queue is told.
-                    body, flag = msgspec.json.encode(row.settings), f"{NUMBER_FLAG}{row.number}"
-                    entries.append(Entry(_KINDS[op], body, [name], [flag]))
-                args += self._worlds.appending(SYSTEM_WORLD, entries, engine.new_ids(len(entries)))
-                if engine.seals.fence != fence:
-                    continue  # Rows and entries are sealed by the one list that the script compares.
-                reply = engine.server.run(engine.script("catalogue"), keys, [*engine.head(), *args])
-                engine.forget(*(name for _, name, _ in wanted))
-                if reply[0] != CHANGED:
+                if self._apply(version, wanted):
                     return True
                 engine.seals.look()
+
+    def _apply(self, version: int, changes: Sequence[Change]) -> bool:
+        """False if someone else was faster."""
+        engine = self._engine
+        keys: list[bytes] = [engine.keys.store, engine.keys.queues, *self._worlds.keys(SYSTEM_WORLD)]
+        args: list[Arg] = [version, len(changes)]
+        fence = engine.seals.fence
+        for op, name, row in changes:
+            queue, _, group = name.partition(BETWEEN)
+            keys += engine.keys.queue(queue, group)
+            args += (op, name.encode(), engine.encoded_row(queue, row), counters_of(row, group))
+        for op, name, row in changes:
+            keys += engine.keys.deleted(name, row.number) if op == "d" else ()
+        entries = entries_of(changes)
+        args += self._worlds.appending(SYSTEM_WORLD, entries, engine.new_ids(len(entries)))
+        if engine.seals.fence != fence:
+            return False  # Rows and entries are sealed by the one list that the script compares.
+        reply = engine.server.run(engine.script("catalogue"), keys, [*engine.head(), *args])
+        engine.forget(*(name for _, name, _ in changes))
+        return bool(reply[0] != CHANGED)
 
     def _row(self, name: str) -> QueueRow | None:
         raw = self._engine.server.command("HGET", self._engine.keys.queues, name.encode())
@@ -168,6 +170,21 @@ def _updated(name: str, old: QueueRow, row: QueueRow) -> list[Change]:
 
 def _deleted(name: str, row: QueueRow) -> list[Change]:
     return [("d", name, row), *(("x", f"{name}{BETWEEN}{one.name}", row) for one in row.groups[1:])]
+
+
+def counters_of(row: QueueRow, group: str = "") -> bytes:
+    """Of a new queue, or of a group's line; of one that is changed, what its settings say counts."""
+    number = next((one.number for one in row.groups if one.name == group), row.number)
+    return encode_counters(fresh_counters(number, row.changed, row.created_us, row.settings))
+
+
+def entries_of(changes: Iterable[Change]) -> list[Entry]:
+    """What the system's world says of these; of a group's line, what became of its queue is told."""
+    return [
+        Entry(_KINDS[op], msgspec.json.encode(row.settings), [name], [f"{NUMBER_FLAG}{row.number}"])
+        for op, name, row in changes
+        if op in _KINDS
+    ]
 
 
 def _differences(

@@ -5,9 +5,10 @@ Each slice is one script, so that writers beside it are never taken for damage.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from penstock.backends.base import CheckReport, Problem, Progress
 from penstock.backends.redis.engine import AT_ONCE, BETWEEN, LEAVING, Engine, Known
@@ -16,6 +17,7 @@ from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import Counters, decode_counters, decode_events, decode_head
 from penstock.backends.redis.recovering import Recovering
 from penstock.backends.redis.repairing import Repairing, runs_of
+from penstock.backends.redis.transferring import Transferring
 from penstock.backends.redis.worlds import Worlds
 from penstock.codec.body import decode_body
 from penstock.errors import BackendUnavailable, PenstockError, QueueNotFound, StorageCorrupt, StorageError
@@ -30,8 +32,8 @@ Note = Callable[[str, str, str], None]
 #: Of very many problems only the first are listed.
 LISTED = 1000
 
-#: Keys that are gone through: records, bodies, indexes, dedup ids, heads of lanes.
-PARTS = ("s", "m", "z", "d", "l", "g", "y", "t", "h", "a", "u", "p", "o")
+#: Keys that are gone through: records, bodies, indexes, dedup ids, heads of lanes, transfers.
+PARTS = ("s", "m", "z", "d", "l", "g", "y", "t", "h", "a", "u", "p", "o", "v")
 #: What a stream's group has pending, too.
 STREAM_PARTS = (*PARTS, "e", "r")
 #: What all lines of a queue have together.
@@ -60,6 +62,9 @@ _KINDS: dict[str, tuple[str, str]] = {
     "flow of a full key": ("index", "lane of a full key is served"),
     "counter": ("index", "counter is not what is counted"),
     "counters": ("index", "counters do not decode, or are missing"),
+    "transfer": ("index", "a transfer to another queue was interrupted"),
+    "transfer missing": ("index", "message is on its way, but nobody knows where to"),
+    "transfer of nothing": ("orphan", "transfer has no messages"),
     "locked": ("index", "a repair has not ended"),
     "row": ("damage", "row of the catalogue does not decode"),
     "journal gap": ("damage", "journal has a gap"),
@@ -72,8 +77,11 @@ _KINDS: dict[str, tuple[str, str]] = {
 class Checking:
     """Checks and repairs one store."""
 
-    def __init__(self, engine: Engine, quarantine: Quarantine, worlds: Worlds) -> None:
+    def __init__(
+        self, engine: Engine, quarantine: Quarantine, worlds: Worlds, transferring: Transferring
+    ) -> None:
         self._engine = engine
+        self._transferring = transferring
         self._worlds = worlds
         self._recovering = Recovering(engine, worlds, quarantine)
         self._repairing = Repairing(engine, quarantine)
@@ -82,8 +90,9 @@ class Checking:
         report = self._look(progress)
         if not repair or report.ok:
             return report
-        broken = sorted({problem.queue for problem in report.problems if problem.queue})
-        actions = {name: self._repaired(name) for name in broken}
+        actions = self._gone_on(report.problems)
+        broken = sorted({p.queue for p in report.problems if p.queue and p.kind != "transfer"})
+        actions.update({name: self._repaired(name) for name in broken})
         problems = [
             Problem(p.what, p.queue, p.where, p.kind, p.severity, actions.get(p.queue, "left alone"))
             for p in report.problems
@@ -92,6 +101,14 @@ class Checking:
         return CheckReport(
             problems, report.queues, again.messages, again.events, report.counts, len(again.problems)
         )
+
+    def _gone_on(self, problems: Sequence[Problem]) -> dict[str, str]:
+        """Carry out transfers that were interrupted; what was done, by queue."""
+        names = sorted({problem.queue for problem in problems if problem.kind == "transfer"})
+        for name in names:
+            with contextlib.suppress(QueueNotFound):
+                self._engine.with_queue(name, self._transferring.resume_all)
+        return dict.fromkeys(names, "transfers carried out")
 
     def _repaired(self, name: str) -> str:
         """What was done to a queue; a failure is its own, and told of it."""

@@ -35,6 +35,9 @@ _KEYLESS = frozenset(
 )
 _KEY_SECOND = frozenset((b"MEMORY", b"OBJECT", b"XGROUP", b"XINFO"))
 
+#: Commands whose changes replicas must have too.
+_CONFIRMED = frozenset(("HSET", "HDEL", "HINCRBY"))
+
 _servers: weakref.WeakSet[Server] = weakref.WeakSet()
 
 
@@ -44,12 +47,13 @@ def pairs(flat: Sequence[Any]) -> list[tuple[Any, Any]]:
 
 
 class Script:
-    """A Lua text and its SHA-1."""
+    """A Lua text and its SHA-1. What one that is not `is_confirmed` changes happens again if it is lost."""
 
-    __slots__ = ("name", "sha", "text")
+    __slots__ = ("is_confirmed", "name", "sha", "text")
 
-    def __init__(self, name: str, text: bytes) -> None:
+    def __init__(self, name: str, text: bytes, is_confirmed: bool = True) -> None:
         self.name = name
+        self.is_confirmed = is_confirmed
         self.text = text
         self.sha = hashlib.sha1(text, usedforsecurity=False).hexdigest().encode()
 
@@ -89,7 +93,7 @@ class _ScriptCall(Call):
         timeout_s: float | None,
         is_whole: bool,
     ) -> None:
-        super().__init__(keys[0] if keys else None, timeout_s)
+        super().__init__(keys[0] if keys else None, timeout_s, is_confirmed=script.is_confirmed)
         self._script = script
         self._keys = keys
         self._args = args
@@ -111,7 +115,7 @@ class _PlainCall(Call):
     __slots__ = ("_args",)
 
     def __init__(self, key: bytes | None, args: Sequence[Arg], pinned: Node | None = None) -> None:
-        super().__init__(key, pinned=pinned)
+        super().__init__(key, pinned=pinned, is_confirmed=args[0] in _CONFIRMED)
         self._args = args
 
     def command(self) -> Sequence[Arg]:
@@ -187,6 +191,13 @@ class Server:
     def everywhere(self, *args: Arg) -> list[Any]:
         """The same command on every server that has keys: one answer for each, of a single server one."""
         return [self._one(_PlainCall(None, args, node)) for node in self._nodes()]
+
+    def each(self, *args: Arg) -> dict[Node, Any]:
+        """The same once, with an error as the answer of one that has none."""
+        calls = {node: _PlainCall(None, args, node) for node in self._nodes()}
+        for call in calls.values():
+            self._perform([call], limit=1)
+        return {node: call.result for node, call in calls.items()}
 
     def scan(self, pattern: bytes) -> Iterator[list[bytes]]:
         """The keys that match, of all servers, some at a time; what changes meanwhile may be missed."""

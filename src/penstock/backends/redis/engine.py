@@ -36,10 +36,13 @@ T = TypeVar("T")
 NOT_FOUND, CHANGED, DONE, MORE = -1, -2, 0, 1
 #: Scripts that change messages: what they did is not done again.
 CHANGING = frozenset(
-    ("enqueue", "replace", "lease", "ack", "extend", "settle", "transfer", "purge", "revive")
+    (
+        *("enqueue", "replace", "lease", "ack", "extend", "settle", "transfer", "purge", "revive", "restore"),
+        *("depart", "departed", "arrive", "arrived"),
+    )
 )
 #: Scripts that are handed the lines of all groups of the last queue, behind the others' keys.
-FANNING = frozenset(("enqueue", "replace", "transfer", "audit"))
+FANNING = frozenset(("enqueue", "replace", "transfer", "restore", "audit"))
 SERVERS_TIME = -1
 ROW_VERSION = b"\x01"
 _SEALED = bytes((SEALED_VERSION,))
@@ -177,6 +180,8 @@ class Engine:
         self._calls = itertools.count()
         self._caller = os.urandom(8)
         self._acts = _Acts()
+        #: Carries out changes of queues that someone else began: of a cluster.
+        self.go_on: Callable[[], object] = lambda: None
         self._pid, self._forks = os.getpid(), len(_forks)
 
     # -- time and ids
@@ -322,7 +327,7 @@ class Engine:
         outer = self._acts.has_changed
         try:
             for attempt in range(attempts or MOST_CHANGES):
-                self._patience(attempt)
+                self.patience(attempt)
                 self._acts.has_changed = False
                 q = self.queue(name)
                 try:
@@ -335,9 +340,11 @@ class Engine:
             self._acts.has_changed = outer
         raise _restless(name)
 
-    def _patience(self, attempt: int) -> None:
+    def patience(self, attempt: int) -> None:
         if attempt >= AT_ONCE:
-            self.closed.wait(PATIENCE_S)  # A repair is at it.
+            self.closed.wait(PATIENCE_S)  # A repair is at it, or a transfer.
+        if attempt > 2 * AT_ONCE:
+            self.go_on()
 
     def _as_they_are(self, queues: Sequence[Known]) -> list[Known]:
         """The same lines as they are by now; `QueueChanged` if one is another queue's."""
@@ -412,7 +419,7 @@ class Engine:
                 return reply
             if not self._acts.has_changed:
                 raise QueueChanged(*(q.address for q in queues))
-            self._patience(attempt)
+            self.patience(attempt)
             queues = self._as_they_are(queues)
             given = args()
             attempt += 1

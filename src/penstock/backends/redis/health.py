@@ -15,6 +15,7 @@ from penstock.backends.redis.keys import Keys
 from penstock.backends.redis.memory import memory_of
 from penstock.backends.redis.numbers import Numbers, Standing
 from penstock.backends.redis.profiles import parse_info
+from penstock.backends.redis.shards import shard_reasons
 from penstock.errors import (
     BackendUnavailable,
     DecryptFailed,
@@ -30,6 +31,8 @@ _MODES = {"always": "sync", "everysec": "interval", "no": "os"}
 UNKNOWN = "unknown"
 #: No log at all.
 NONE = "none"
+#: What a server does not say counts as nothing.
+WEAKEST_FIRST = (UNKNOWN, NONE, "os", "interval", "sync")
 CANNOT_PUBLISH = (
     "this user may not publish to the store's channels: who waits only looks every few seconds; "
     "give it their pattern (ACL SETUSER … &prefix*)"
@@ -37,11 +40,15 @@ CANNOT_PUBLISH = (
 
 
 def durability_of(server: Server) -> str:
-    """sync, interval or os; none without a log, `unknown` where the server does not say."""
+    """sync, interval or os; none without a log, `unknown` where one does not say. Of several, the weakest."""
     try:
-        found = _settings(server.command("CONFIG", "GET", "append*"))
+        told = [_settings(raw) for raw in server.everywhere("CONFIG", "GET", "append*")]
     except PenstockError:
         return UNKNOWN
+    return min(map(_mode, told), key=WEAKEST_FIRST.index)
+
+
+def _mode(found: Mapping[str, str]) -> str:
     if found.get("appendonly") != "yes":
         return NONE
     return _MODES.get(found.get("appendfsync", ""), UNKNOWN)
@@ -64,10 +71,13 @@ def examined(
     the queues, and with nothing that is in them.
     """
     server = engine.server
+    shards: list[str] = []
     try:
+        shards += shard_reasons(server)
         rows, damaged = engine.rows()
         standings = numbers.standings(rows)
         found = [
+            *shards,
             *loss_reasons(server, at_open),
             *own,
             *(_damaged(name, error) for name, error in damaged.items()),
@@ -84,7 +94,7 @@ def examined(
         return judged(measured, server.settings.health, [*found, *told.warnings], list(loss_warnings(server)))
     except (BackendUnavailable, DecryptFailed, KeyMissing, Unauthorized) as error:
         told = msgspec.structs.replace(server.health(), reachable=False)
-        return BackendHealth("unhealthy", [str(error)], _numbers(server, told))
+        return BackendHealth("unhealthy", [*shards, str(error)], _numbers(server, told))
 
 
 def _numbers(server: Server, told: ServerHealth) -> HealthNumbers:
@@ -124,7 +134,9 @@ def server_numbers(server: Server) -> HealthNumbers:
 
 
 def loss_warnings(server: Server) -> Iterator[str]:
-    """What the server may lose though its settings are as they should be: replication does not wait."""
+    """What may be lost though all settings are as they should be: what replicas lack."""
+    if server.settings.min_replicas:
+        return
     try:
         told = [parse_info(one) for one in server.everywhere("INFO", "replication")]
     except PenstockError:
@@ -147,10 +159,12 @@ def loss_reasons(server: Server, at_open: str) -> Iterator[str]:
     elif at_open not in (now, UNKNOWN):
         yield f"durability was {at_open!r} when the store was opened, and is {now!r} now; open it again"
     try:
-        policy = _settings(server.command("CONFIG", "GET", "maxmemory-policy")).get("maxmemory-policy")
+        told = server.everywhere("CONFIG", "GET", "maxmemory-policy")
     except (Unauthorized, StorageError):
         return
-    if policy not in (None, "noeviction"):
+    for policy in sorted(
+        {_settings(raw).get("maxmemory-policy", "noeviction") for raw in told} - {"noeviction"}
+    ):
         yield f"maxmemory-policy is {policy}: the server may throw away parts of queues; set noeviction"
 
 

@@ -87,6 +87,8 @@ def cursor_infos(raw: Any) -> list[CursorInfo]:
     """By name."""
     found = []
     for name, row in sorted(pairs(raw)):
+        if name[:1] == b"\0":  # A snapshot that is being read.
+            continue
         position, required = msgspec.msgpack.decode(row, type=tuple[int, int])
         found.append(CursorInfo(name.decode(), position, bool(required)))
     return found

@@ -10,20 +10,22 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from penstock.redis_settings import RedisSettings
+
 #: Of the layout, by where bodies are: part of every key. Stores of both kinds may share a prefix.
 LAYOUTS = {"hash": b"ps1:", "stream": b"pss1:"}
 
 #: Of a queue, in the order in which scripts expect them.
 OF_QUEUE = (
     *(b"c", b"m", b"s", b"z", b"o", b"d", b"l", b"g", b"y", b"t", b"u", b"p", b"h", b"j"),
-    *(b"b", b"k", b"a", b"w", b"x", b"i"),
+    *(b"b", b"k", b"a", b"w", b"x", b"i", b"v", b"n", b"e", b"q"),
     *(b"f%d" % level for level in range(10)),
 )
 #: Of a queue on a stream: who holds entries that several groups have, and what a new group was given.
-OF_STREAM = (*OF_QUEUE, b"r", b"v")
+OF_STREAM = (*OF_QUEUE, b"r", b"given")
 #: What all groups of a queue share.
 _SHARED = frozenset((b"m", b"u", b"p", b"r"))
-COUNTERS, BODIES, STATES, JOURNAL, CURSORS = 0, 1, 2, 13, 17
+COUNTERS, BODIES, STATES, JOURNAL, CURSORS, DEPARTURES, ARRIVALS = 0, 1, 2, 13, 17, 20, 21
 
 _UNSAFE = re.compile(rb"[^A-Za-z0-9._-]")
 
@@ -54,9 +56,14 @@ class Keys:
         self.entries = own + b"entries"
         self.state = own + b"state"
         self.quarantine = own + b"quarantine"
+        #: Of a cluster: changes of queues that are decided, until they are made.
+        self.plan = own + b"plan"
         #: Who keeps house, for a moment, and who seals anew.
         self.sweeper = own + b"sweeper"
         self.rekeyer = own + b"rekeyer"
+        #: Snapshots by id; jobs of bulk writes, when they were done, and which are under way.
+        self.snapshots = own + b"snapshots"
+        self.jobs = (own + b"jobs", own + b"jobs:times", own + b"jobs:open")
         self._own = own
 
     def queue(self, name: str, group: str = "") -> tuple[bytes, ...]:
@@ -86,6 +93,22 @@ class Keys:
     def stream_name(self, queue: str) -> str:
         return self._stream_names.get(queue, "")
 
+    def deleted(self, name: str, number: int) -> tuple[bytes, ...]:
+        """Those of a deleted queue that a snapshot shows."""
+        return tuple(key + b":%d" % number for key in self.queue(name))
+
+    def snapshot(self, snapshot_id: str) -> bytes:
+        """What a snapshot is of."""
+        return self._own + b"snapshot:" + snapshot_id.encode()
+
+    def busy(self, job: bytes) -> bytes:
+        """That somebody is at a job, for a moment."""
+        return self._own + b"busy:" + job
+
+    def staged(self, queue: str, name: str) -> bytes:
+        """Rows of a bulk write, or what is known of them."""
+        return self._prefix + b"{" + escaped(queue) + b"}:write:" + name.encode()
+
     def world(self, name: str) -> bytes:
         """The frames of a world."""
         return self._own + b"world:" + escaped(name)
@@ -97,3 +120,9 @@ class Keys:
     def world_copy(self, name: str) -> bytes:
         """The frames of a world while they are sealed anew."""
         return self._own + b"copy:" + escaped(name)
+
+
+def keys_of(settings: RedisSettings) -> Keys:
+    """The keys of the store that these settings lead to."""
+    names = {queue: own.stream_name for queue, own in settings.queues.items() if own.stream_name}
+    return Keys(settings.key_prefix, "stream" if settings.kind == "streams" else "hash", names)

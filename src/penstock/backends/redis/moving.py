@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import msgspec
-
-from penstock.backends.burial import ORIGIN, revived
+from penstock.backends.burial import ORIGIN
 from penstock.backends.redis.engine import Engine, Known
 from penstock.backends.redis.looking import SLICE, Found, Looking
 from penstock.backends.redis.records import CODES, GONE, STATES, stored_body
-from penstock.backends.redis.transferring import MOVED, REDRIVEN, Transfer, Transferring
+from penstock.backends.redis.transferring import MOVED, REDRIVEN, Transfer, Transferring, as_arriving
 from penstock.codec.body import decode_body
 from penstock.errors import (
     InvalidMessage,
@@ -114,14 +112,15 @@ class Moving:
         self, q: Known, target: Known, ids: Sequence[bytes], answers: dict[bytes, PenstockError | None]
     ) -> None:
         left = list(ids)
-        for _ in range(ROUNDS):
+        for attempt in range(ROUNDS):
+            self._engine.patience(attempt)
             transfers: list[Transfer] = []
             for raw_id, found in zip(left, self._looking.find(q, left), strict=True):
                 refusal = _why_not_moved(q, target, raw_id, found)
                 if refusal is not None or found is None:
                     answers[raw_id] = refusal
                 else:
-                    transfers.append(_moved(raw_id, found))
+                    transfers.append(as_arriving(MOVED, q.name, raw_id, found[0], stored_body(*found)))
             left = []
             replies = self._transferring.each(q, target, transfers, MOVED)
             for one, reply in zip(transfers, replies, strict=True):
@@ -189,8 +188,7 @@ class Moving:
         except QueueNotFound:
             return  # Their origin is gone: they stay where they are.
         transfers = [
-            Transfer(raw_id, record.seq, revived(stored_body(record, body)))
-            for raw_id, (record, body) in some
+            as_arriving(REDRIVEN, q.name, raw_id, found[0], stored_body(*found)) for raw_id, found in some
         ]
         for reply in self._transferring.each(q, there, transfers, REDRIVEN):
             meant.done += reply == b"1"
@@ -209,13 +207,6 @@ def _outcomes(
             error = MessageNotFound(format_id(one), queue)
         seen.add(one)
         yield OK if error is None else Outcome(error)
-
-
-def _moved(raw_id: bytes, found: Found) -> Transfer:
-    record, raw = found
-    body = stored_body(record, raw)
-    expires_ns = 0 if record.code == DEAD else body.expires_at_ns
-    return Transfer(raw_id, record.seq, msgspec.structs.replace(revived(body), expires_at_ns=expires_ns))
 
 
 def _why_not_moved(q: Known, target: Known, raw_id: bytes, found: Found | None) -> PenstockError | None:

@@ -8,8 +8,8 @@ from typing import TypeVar
 from penstock.backends.redis.backend import RedisBackend
 from penstock.backends.redis.capabilities import LISTS_SORT, Sort
 from penstock.backends.redis.connecting import connect
-from penstock.backends.redis.health import NONE, UNKNOWN, durability_of
-from penstock.backends.redis.keys import Keys
+from penstock.backends.redis.health import WEAKEST_FIRST, durability_of
+from penstock.backends.redis.keys import keys_of
 from penstock.backends.redis.seals import Seals
 from penstock.clock import Clock
 from penstock.errors import InvalidConfig
@@ -17,9 +17,6 @@ from penstock.keyring import KeyProvider, configured_keys
 from penstock.redis_settings import RedisSettings
 
 T = TypeVar("T", bound=RedisBackend)
-
-#: Durability modes, weakest first; what the server does not say counts as nothing.
-_MODES = (UNKNOWN, NONE, "os", "interval", "sync")
 
 
 def open_lists(
@@ -45,13 +42,12 @@ def opened(
     try:
         given = durability_of(server)
         asked = settings.durability
-        if asked is not None and _MODES.index(given) < _MODES.index(asked):
+        if asked is not None and WEAKEST_FIRST.index(given) < WEAKEST_FIRST.index(asked):
             raise InvalidConfig(
                 f"{settings.url}: durability is {asked!r}, but the server gives {given!r}; set appendonly "
                 "and appendfsync there, or ask for less"
             )
-        names = {queue: own.stream_name for queue, own in settings.queues.items() if own.stream_name}
-        layout = Keys(settings.key_prefix, sort.store, names)
+        layout = keys_of(settings)
         # First of all: a store whose keys are not there, or not the right ones, is left as it is.
         seals = Seals(server, layout, encryption, provider, settings.url)
         return backend(server, layout, seals, clock, rng, settings.url, sort)
@@ -62,5 +58,7 @@ def opened(
 
 def _check(settings: RedisSettings) -> None:
     """Nothing that was asked for is left out in silence."""
-    if settings.cluster:
-        raise InvalidConfig(f"{settings.url}: a cluster is not part of this version of the Redis backend")
+    refused = {"encryption": settings.encryption.enabled, "streams": settings.kind == "streams"}
+    for what, asked in refused.items():
+        if settings.cluster and asked:
+            raise InvalidConfig(f"{settings.url}: {what} on a cluster is not part of this version")

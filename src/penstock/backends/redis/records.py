@@ -25,6 +25,8 @@ STATES = {1: State.DELAYED, 2: State.READY, 3: State.LEASED, 4: State.DONE, 5: S
 CODES = {state: code for code, state in STATES.items()}
 GONE = 6
 BURIED = 1
+#: On its way to another queue of a cluster: this, the transfer's id, and the record that it had.
+_AWAY, _AWAY_BYTES = 7, 17
 
 #: state, flags, attempts, since, until, expires, seq, visible, enqueued, place (order, tie, weight), level,
 #: length of the key; then key, consumer and reason.
@@ -51,6 +53,8 @@ class StateRecord(msgspec.Struct, frozen=True, gc=False):
     key: bytes
     consumer: str
     reason: str
+    #: The transfer that it is part of, if it is on its way to another queue.
+    transfer: bytes = b""
 
     @property
     def lane(self) -> bytes:
@@ -71,6 +75,13 @@ ReadReason = Callable[[bytes], str]
 
 
 def decode_state(raw: bytes, read_reason: ReadReason = bytes.decode) -> StateRecord:
+    if raw[:1] == bytes((_AWAY,)):
+        record = _decode_state(raw[_AWAY_BYTES:], read_reason)
+        return msgspec.structs.replace(record, transfer=raw[1:_AWAY_BYTES])
+    return _decode_state(raw, read_reason)
+
+
+def _decode_state(raw: bytes, read_reason: ReadReason) -> StateRecord:
     try:
         numbers = _FIXED.unpack_from(raw)
         key_bytes = numbers[-1]
@@ -165,10 +176,12 @@ class Counters(msgspec.Struct, array_like=True):
     r9: int = 0
     #: Of each level: its virtual time, deliveries that it was passed over, and lanes that have messages.
     turns: tuple[float, ...] = ()
+    #: Of those that `ready` counts, some may be on their way to another queue, and stand in no line.
+    ready_leaving: int = 0
 
     @property
     def ready(self) -> int:
-        return sum(self.by_level)
+        return sum(self.by_level) + self.ready_leaving
 
     @property
     def by_level(self) -> tuple[int, ...]:
@@ -195,17 +208,27 @@ def fresh_counters(number: int, changed: int, created_us: int, settings: QueueSe
 
 
 _LEVELS = 10
-_PLAIN = len(Counters.__struct_fields__) - 1
+_PLAIN = Counters.__struct_fields__.index("turns")
+#: Delayed, ready, leased, done and dead ones that are on their way: there once the queue had one.
+_LEAVING = 5
 
 
 def decode_counters(raw: bytes) -> Counters:
     try:
         numbers = msgspec.msgpack.decode(raw, type=list[int | float])
-        if len(numbers) != _PLAIN + 3 * _LEVELS or numbers[0] != COUNTERS_VERSION:
+        sizes = (_PLAIN + 3 * _LEVELS, _PLAIN + 3 * _LEVELS + _LEAVING)
+        if len(numbers) not in sizes or numbers[0] != COUNTERS_VERSION:
             raise StorageCorrupt(f"counters of version {numbers[:1]}, {len(numbers)} numbers, do not decode")
     except msgspec.DecodeError as error:
         raise StorageCorrupt(f"counters do not decode: {error}") from error
-    return msgspec.convert([*numbers[:_PLAIN], numbers[_PLAIN:]], Counters)
+    found = msgspec.convert([*numbers[:_PLAIN], numbers[_PLAIN : sizes[0]]], Counters)
+    if len(numbers) == sizes[1]:
+        # On their way to another queue, they are counted where they come from.
+        delayed, found.ready_leaving, leased, _, dead = map(int, numbers[sizes[0] :])
+        found.delayed, found.leased, found.dead = (
+            found.delayed + delayed, found.leased + leased, found.dead + dead
+        )  # fmt: skip
+    return found
 
 
 def encode_counters(counters: Counters) -> bytes:

@@ -8,6 +8,11 @@ from importlib import resources
 
 from penstock.backends.redis.connecting import Script
 
+#: Scripts that only read, or whose changes happen again by themselves.
+READING = frozenset(
+    ("audit", "dead", "due", "events", "lanes", "list", "look", "stats", "sweep", "world_trim")
+)
+
 _PARTS = re.compile(r"^--:((?: [a-z]+)+)$", re.MULTILINE)
 
 
@@ -25,7 +30,8 @@ def script(name: str, store: str = "hash") -> Script:
     found = _PARTS.search(text)
     parts = ["core", *(found[1].split() if found else ())]
     files = [f"_{part}_{store}.lua" if part in OF_STORE else f"_{part}.lua" for part in parts]
-    return Script(name, "\n".join([*map(_file, files), text]).encode())
+    whole = "\n".join([*map(_file, files), text])
+    return Script(name, whole.encode(), is_confirmed=name not in READING)
 
 
 def _file(name: str) -> str:

@@ -250,7 +250,7 @@ class Sending:
             if found is None:
                 continue
             text, code = format_id(item.raw_id), found[0].code
-            if code == CODES[State.LEASED]:
+            if code == CODES[State.LEASED] or found[0].transfer:  # Held by a consumer, or by a transfer.
                 results[item.place] = EnqueueResult(None, MessageLeased(text, q.name))
             elif code not in (CODES[State.READY], CODES[State.DELAYED]):
                 error = InvalidMessage(f"message {text} is {STATES[code]}; only waiting ones are replaced")

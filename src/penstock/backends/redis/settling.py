@@ -10,14 +10,14 @@ import struct
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
-from penstock.backends.burial import buried
 from penstock.backends.meters import QueueMeter
 from penstock.backends.redis.connecting import Arg
 from penstock.backends.redis.engine import Engine, Known
 from penstock.backends.redis.hooking import Hooking
 from penstock.backends.redis.looking import SLICE, Found, Looking
 from penstock.backends.redis.records import CODES, StateRecord, stored_body
-from penstock.backends.redis.transferring import Transfer, Transferring
+from penstock.backends.redis.transferring import DEAD as DEAD_LETTER
+from penstock.backends.redis.transferring import Transfer, Transferring, as_arriving
 from penstock.clock import to_ns
 from penstock.codec.body import Body
 from penstock.errors import PenstockError, QueueNotFound, StaleReceipt, StorageCorrupt, as_answer
@@ -224,9 +224,8 @@ class Settling:
         for (raw_id, record, why), one in zip(dying, found, strict=True):
             body = _body(q, raw_id, record, one)
             if body is not None:
-                body = buried(body, q.name, record.attempts, why or record.reason)
-                transfers.append(Transfer(raw_id, record.seq, body, why))
-        answers = self._transferring.bury(q, target, transfers)
+                transfers.append(as_arriving(DEAD_LETTER, q.name, raw_id, record, body, why))
+        answers = self._transferring.transfer(q, target, transfers, DEAD_LETTER)
         over = [t.raw_id for t, answer in zip(transfers, answers, strict=True) if answer == b"0"]
         went = {t.raw_id for t, answer in zip(transfers, answers, strict=True) if answer == b"1"}
         return over, [one for raw_id, one in by_id.items() if raw_id not in went and raw_id not in over]
@@ -269,7 +268,8 @@ def _usual_reason(kind: str) -> str:
 
 
 def _holds(record: StateRecord, token: bytes) -> bool:
-    return record.code == CODES[State.LEASED] and record.seq.to_bytes(8, "big") == token
+    is_held = record.code == CODES[State.LEASED] and not record.transfer
+    return is_held and record.seq.to_bytes(8, "big") == token
 
 
 def _parsed(q: Known, receipts: Sequence[str], outcomes: list[Outcome]) -> list[tuple[int, bytes, bytes]]:

@@ -6,15 +6,23 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from penstock.backends.redis.connecting import Arg, pairs
 from penstock.backends.redis.engine import Engine, Known, QueueChanged
 from penstock.backends.redis.rekeying import Rekeying
 from penstock.backends.redis.settling import Settling
 from penstock.backends.redis.stream_keeping import StreamKeeping
+from penstock.backends.redis.transferring import Transferring
 from penstock.backends.redis.worlds import Worlds
-from penstock.errors import KeyMissing, PenstockError, QueueNotFound, StorageError, StorageFull
+from penstock.errors import (
+    BackendUnavailable,
+    KeyMissing,
+    PenstockError,
+    QueueNotFound,
+    StorageError,
+    StorageFull,
+)
 
 log = logging.getLogger("penstock")
 
@@ -36,11 +44,17 @@ class Sweeping:
         settling: Settling,
         worlds: Worlds,
         rekeying: Rekeying,
+        transferring: Transferring,
+        further: Sequence[Callable[[], int]],
         streams: StreamKeeping | None = None,
     ) -> None:
         self._engine = engine
         self._rekeying = rekeying
+        #: What else there is to do for a store, a slice of each: how many it were.
+        self._further = further
         self._settling = settling
+        self._transferring = transferring
+        self._is_cluster = engine.server.settings.cluster
         self._worlds = worlds
         self._streams = streams
         #: Where there are groups: what ends those of a queue that somebody began to drop.
@@ -52,6 +66,7 @@ class Sweeping:
 
     def sweep(self, budget: int) -> int:
         """Up to so many slices, beginning behind the queue that the last one ended with."""
+        self._engine.go_on()
         names = list(self._engine.all_queues())
         order = [*(n for n in names if n > self._last), *(n for n in names if n <= self._last)]
         done = 0
@@ -61,10 +76,14 @@ class Sweeping:
             if done >= budget:
                 return done
         done += self._trim_worlds(budget - done)
-        return done + (self._rekeying.slice() if done < budget else 0)
+        return done + self._of_the_store(budget - done)
+
+    def _of_the_store(self, budget: int) -> int:
+        return sum(step() for step in (self._rekeying.slice, *self._further)) if budget > 0 else 0
 
     def tidy(self, budget: int) -> int:
         """The same for the next few queues alone: however many there are, a round costs the same."""
+        self._engine.go_on()
         found = self._engine.server.command(
             "HSCAN", self._engine.keys.queues, self._cursor, "COUNT", QUEUES_PER_ROUND
         )
@@ -77,9 +96,7 @@ class Sweeping:
                 done += self._tidy_stream(name, budget - done)
         if self._cursor == 0:
             done += self._trim_worlds(budget - done)
-        if done < budget:
-            done += self._rekeying.slice()
-        return done
+        return done + self._of_the_store(budget - done)
 
     def is_mine(self, me: bytes) -> bool:
         """Whether this process keeps house now: one of all that are open is enough."""
@@ -120,9 +137,11 @@ class Sweeping:
             self._failing.discard(name)
         except QueueNotFound:
             self._failing.discard(name)  # Deleted meanwhile.
-        except (KeyMissing, StorageFull):
-            raise  # The store's trouble or the server's, not the queue's.
-        except StorageError as error:
+        except KeyMissing:
+            raise  # The store's trouble, not the queue's.
+        except (BackendUnavailable, StorageError) as error:
+            if isinstance(error, (BackendUnavailable, StorageFull)) and not self._is_cluster:
+                raise  # The server's: of a cluster, those of the others go on.
             if name not in self._failing and not self._engine.closed.is_set():
                 log.error("queue %r cannot be swept, the others are: %s", name, error)
             self._failing.add(name)
@@ -154,7 +173,11 @@ class Sweeping:
         ]
         if ended:
             self._settling.release(q, ended)
-        return bool(reply[2] or ended)
+        for transfer in reply[5]:
+            self._transferring.resume(q, transfer)
+        for transfer in reply[6]:
+            self._transferring.forget(q, transfer)
+        return bool(reply[2] or ended or reply[5])
 
 
 class Housekeeper(threading.Thread):

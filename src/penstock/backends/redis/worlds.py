@@ -48,7 +48,7 @@ def _packed(world: World) -> bytes:
     return b"\x01" + msgspec.msgpack.encode(world)
 
 
-def _unpacked(raw: bytes | None) -> World:
+def unpacked_world(raw: bytes | None) -> World:
     if raw is None:
         return World()
     try:
@@ -96,7 +96,7 @@ class Worlds:
         engine = self._engine
         name, at_ns, fence = world.encode(), engine.now_us() * 1000, engine.seals.fence
         raw = self._raw(world)
-        row = _unpacked(raw)
+        row = unpacked_world(raw)
         frames: list[Arg] = []
         places: list[Arg] = []
         at = 0
@@ -147,8 +147,13 @@ class Worlds:
 
     def _frames(self, world: str, after: int, page: int = PAGE) -> Iterator[bytes]:
         """Frames that have entries after a seq, in order, opened."""
+        for _, raw in self.opened_frames(world, after, page):
+            yield raw
+
+    def opened_frames(self, world: str, after: int, page: int = PAGE) -> Iterator[tuple[int, bytes]]:
+        """The same, each with its last seq."""
         for seq, raw in self.stored_frames(world, after, page):
-            yield self._engine.seals.open(FRAMES, frame_key(world, seq), raw)
+            yield seq, self._engine.seals.open(FRAMES, frame_key(world, seq), raw)
 
     def stored_frames(self, world: str, after: int, page: int = PAGE) -> Iterator[tuple[int, bytes]]:
         """The same as they are stored, each with its last seq."""
@@ -204,7 +209,7 @@ class Worlds:
         with self._turn:
             while True:
                 raw = self._raw(world)
-                row = msgspec.structs.replace(_unpacked(raw), retention_s=kept_s, max_bytes=size)
+                row = msgspec.structs.replace(unpacked_world(raw), retention_s=kept_s, max_bytes=size)
                 args: list[Arg] = [engine.seals.fence, name, raw or b"", _packed(row), 0, 0]
                 reply = engine.server.run(script("world_append"), self.keys(world), [*engine.head(), *args])
                 if reply[0] != CHANGED:
@@ -214,7 +219,7 @@ class Worlds:
     def trim(self, world: str, now_us: int, limit: int) -> int:
         """Remove up to so many frames that are past the world's age or size."""
         raw = self._raw(world)
-        row = _unpacked(raw)
+        row = unpacked_world(raw)
         too_old_ns = now_us * 1000 - to_ns(row.retention_s) if row.retention_s is not None else 0
         ids: list[Arg] = []
         removed = 0
@@ -240,7 +245,7 @@ class Worlds:
         out = []
         for name, record in pairs(raw):
             with contextlib.suppress(StorageCorrupt):
-                row = _unpacked(record)
+                row = unpacked_world(record)
                 if row.retention_s is not None or row.max_bytes is not None:
                     out.append(name.decode())
         return sorted(out)
@@ -251,7 +256,7 @@ class Worlds:
         for name, record in pairs(raw):
             world = name.decode()
             try:
-                row = _unpacked(record)
+                row = unpacked_world(record)
                 seq, size = row.base_seq, 0
                 for last, stored in self.stored_frames(world, row.base_seq):
                     frame = self._engine.seals.open(FRAMES, frame_key(world, last), stored)
@@ -269,7 +274,7 @@ class Worlds:
         return None if raw is None else bytes(raw)
 
     def record(self, world: str) -> World:
-        return _unpacked(self._raw(world))
+        return unpacked_world(self._raw(world))
 
     @staticmethod
     def sized(record: World, size_bytes: int) -> tuple[bytes, bytes]:
@@ -278,4 +283,4 @@ class Worlds:
 
     def _record(self, world: str) -> World:
         checked_name(world, "world name")
-        return _unpacked(self._raw(world))
+        return unpacked_world(self._raw(world))

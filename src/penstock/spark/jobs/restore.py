@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -58,23 +57,17 @@ class Restored(msgspec.Struct, kw_only=True):
 def restore(rows: DataFrame, ps: Penstock, target: Store) -> Restored:
     """Rows of `STORED` columns into the queues that they name, each id once, however often it is tried.
 
-    With `missing` and `newer`, which say what is wrong with a row, if they know. `ps` is the target, open:
-    every task attaches to whoever owns it.
+    With `missing` and `newer`, which say what is wrong with a row, if they know. `ps` is the target, which is
+    open meanwhile: every task attaches to whoever owns it.
     """
     flags = [
         (fn.col(name) if name in rows.columns else fn.lit(False)).alias(name) for name in ("missing", "newer")
     ]
-    told = rows.select(*STORED, *flags).mapInArrow(_task(_reached(ps, target)), _TOLD)
+    told = rows.select(*STORED, *flags).mapInArrow(_task(target.reached()), _TOLD)
     done = Restored()
     for row in told.collect():
         done.add(msgspec.json.decode(row.counts, type=Restored))
     return done
-
-
-def _reached(ps: Penstock, target: Store) -> Store:
-    """By a path that is the same wherever a task runs, which what was typed may not be."""
-    path = ps.info().default.path
-    return target if path is None else Store(os.path.abspath(path), target.key_source())
 
 
 def _task(target: Store) -> Any:

@@ -73,8 +73,11 @@ def verify(
     of_right = None if queues is None else tuple(names.get(name, name) for name in queues)
     with standing(spark, left, queues) as one, standing(spark, right, of_right) as other:
         at_ns = max((side.at_ns for side in (one, other) if side.at_ns is not None), default=None)
-        mine = _comparable(one, at_ns, buckets, {}).persist()
-        theirs = _comparable(other, at_ns, buckets, {new: old for old, new in names.items()}).persist()
+        # Of times that a side does not measure, nothing can be told.
+        unit_ns = max((side.store.unit_ns for side in (left, right) if side.store), default=1)
+        mine = _comparable(one, at_ns, buckets, {}, unit_ns).persist()
+        renamed = {new: old for old, new in names.items()}
+        theirs = _comparable(other, at_ns, buckets, renamed, unit_ns).persist()
         try:
             found = _compared(mine, theirs)
         finally:
@@ -116,7 +119,9 @@ def _settings_differing(
     ]
 
 
-def _comparable(side: Standing, at_ns: int | None, buckets: int, renamed: dict[str, str]) -> DataFrame:
+def _comparable(
+    side: Standing, at_ns: int | None, buckets: int, renamed: dict[str, str], unit_ns: int
+) -> DataFrame:
     """A row a message: its checksum, and one of each thing that is compared."""
     rows = side.messages
     for new, old in renamed.items():
@@ -136,6 +141,12 @@ def _comparable(side: Standing, at_ns: int | None, buckets: int, renamed: dict[s
         "delayed_until_ns": fn.when(delayed, fn.col("visible_at_ns")).otherwise(fn.lit(0)),
         "kept_until_ns": fn.col("until_ns"),
     }
+    if unit_ns > 1:
+        values |= {
+            name: values[name] - fn.pmod(values[name], fn.lit(unit_ns))
+            for name in COMPARED
+            if name.endswith("_ns")
+        }
     sums = [fn.xxhash64(values[name]).alias(name) for name in COMPARED]
     bucket = fn.pmod(fn.xxhash64("queue", "id"), fn.lit(buckets)).cast("int").alias("bucket")
     rows = rows.select("queue", "id", "leased", bucket, fn.struct(*sums).alias("sums"))

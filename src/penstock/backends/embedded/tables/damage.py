@@ -1,40 +1,19 @@
-"""What cannot be read: raised with its place, or told and set aside, as the request says."""
+"""Damage in a store of tables: ranges are read past what cannot be, where the request says so."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from penstock.backends.bulk import BATCH_BYTES, BATCH_ROWS, Damage
+from penstock.backends.bulk import BATCH_BYTES, BATCH_ROWS
+from penstock.backends.tables import damage
 from penstock.errors import StorageCorrupt
 from penstock.kv.base import Chunk, Store
 from penstock.kv.chunks import chunked
 from penstock.kv.damage import Hole, readable_rows
 
-Told = Callable[[Damage], None]
 
-
-class Unreadable(Exception):
-    """Rows of a batch that do not decode, by their places in it, and why: the batch is made without them."""
-
-    def __init__(self, errors: dict[int, StorageCorrupt]) -> None:
-        super().__init__(len(errors))
-        self.errors = errors
-
-
-class Damages:
+class Damages(damage.Damages):
     """What becomes of damage in one queue or world."""
-
-    def __init__(self, what: str, name: str, told: Told | None) -> None:
-        self._what = what
-        self.name = name
-        #: None: damage fails the read.
-        self._told = told
-
-    def found(self, where: str, error: StorageCorrupt, rows: int = 1) -> None:
-        """Raise it with its place, or tell."""
-        if self._told is None:
-            raise type(error)(f"{self._what} {self.name!r}, {where}: {error}") from error
-        self._told(Damage(self.name, where, str(error), rows))
 
     def chunks(
         self,
@@ -49,7 +28,7 @@ class Damages:
         """The rows of a range, many at a time; past what cannot be read, if that is to be set aside."""
         handle = kv.space(space)
         lower, upper = bounds
-        if self._told is not None:
+        if self.told is not None:
 
             def tell(hole: Hole) -> None:
                 self.found(f"in {space}", StorageCorrupt(hole.what), rows=0)

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from penstock.backends.bulk import BATCH_ROWS, BulkRequest, Span
-from penstock.backends.embedded.tables import columns
-from penstock.backends.embedded.tables.columns import Array, Batch, Numbers, Schema, pa
 from penstock.backends.embedded.tables.damage import Damages
 from penstock.backends.embedded.tables.frames import Events, Runs, frame_runs
 from penstock.backends.embedded.tables.view import View
+from penstock.backends.tables import columns
+from penstock.backends.tables.columns import Array, Batch, Numbers, Schema, pa
 from penstock.errors import StorageCorrupt
 from penstock.event import KIND_CODES, KINDS_BY_CODE, Kind
 from penstock.tables import arrow_schema

@@ -9,8 +9,9 @@ import numpy as np
 
 from penstock.backends.bulk import Span
 from penstock.backends.embedded import keys
-from penstock.backends.embedded.tables.columns import Array, Bytes, Joined, Mask, Numbers, chosen, pa
-from penstock.backends.embedded.tables.damage import Damages, Unreadable
+from penstock.backends.embedded.tables.damage import Damages
+from penstock.backends.tables.columns import Array, Bytes, Joined, Mask, Numbers, chosen, pa
+from penstock.backends.tables.damage import Unreadable, missing
 from penstock.codec.frame import (
     CHECKSUM,
     COUNTED_VERSION,
@@ -265,13 +266,6 @@ def _parts(runs: Runs) -> Iterator[Runs]:
     parts = (np.cumsum(runs.rows) - 1) // CHUNK_EVENTS
     for part in np.unique(parts):
         yield runs.only(parts == part)
-
-
-def missing(damages: Damages, what: str, first: int, end: int) -> None:
-    """Tell of events or entries that are not where they should be, if there are any."""
-    if first < end:
-        error = StorageCorrupt(f"{what} {first} to {end - 1} are not there; run check with repair")
-        damages.found(f"seq {first}", error, end - first)
 
 
 def _gaps(runs: Runs, expected: int, high: int) -> list[tuple[int, int]]:

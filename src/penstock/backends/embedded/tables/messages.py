@@ -13,19 +13,14 @@ from penstock.backends.bulk import BulkRequest, Span
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.keys import StateCode
 from penstock.backends.embedded.rows import decode_state
-from penstock.backends.embedded.tables import columns
-from penstock.backends.embedded.tables.bodies import (
-    BODY_COLUMNS,
-    Bodies,
-    batches,
-    looked_up,
-    taken,
-)
-from penstock.backends.embedded.tables.columns import Array, Batch, Bytes, Mask, Numbers, pa
+from penstock.backends.embedded.tables.bodies import looked_up
 from penstock.backends.embedded.tables.damage import Damages
 from penstock.backends.embedded.tables.planning import wanted_codes
 from penstock.backends.embedded.tables.states import StateReader, States
 from penstock.backends.embedded.tables.view import View
+from penstock.backends.tables import columns
+from penstock.backends.tables.bodies import BODY_COLUMNS, Bodies, batches, taken
+from penstock.backends.tables.columns import Array, Batch, Bytes, Mask, Numbers, pa
 from penstock.tables import arrow_schema
 
 _STATE_NAMES = pa.array([code.name.lower() for code in StateCode])

@@ -1,46 +1,19 @@
-"""A request as partitions: which queues or worlds, which parts of each, about how many rows in each."""
+"""How an embedded snapshot is cut: by id, or where few of all are asked for, by state."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from itertools import groupby, pairwise
-from math import ceil
-from operator import itemgetter
+from collections.abc import Collection
+from itertools import pairwise
 
-from penstock.backends.bulk import (
-    BulkPartition,
-    BulkPlan,
-    BulkRequest,
-    Damage,
-    Extent,
-    SeqRange,
-    Snapshot,
-    Span,
-)
+from penstock.backends.bulk import BulkPlan, BulkRequest, Snapshot, Span
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.keys import StateCode
 from penstock.backends.embedded.lookup import CODES
-from penstock.backends.embedded.tables.view import QueueView, View, WorldView, sound
-from penstock.errors import HistoryTruncated, InvalidMessage, QueueNotFound, StorageCorrupt
-from penstock.event import Kind
-from penstock.message import MAX_COUNT, STORED_STATES, State, check_count
-from penstock.tables import columns_of
+from penstock.backends.embedded.tables.view import QueueView, View, WorldView
+from penstock.backends.tables import requests
+from penstock.backends.tables.requests import parts_of, wanted_states
+from penstock.message import State
 
-#: A partition of fewer rows than this costs more than it saves.
-LEAST_ROWS = 1000
-#: Each partition is put together from about so many parts, so that large and small queues even out.
-PARTS_PER_PARTITION = 4
-MOST_PARTITIONS = 100_000
-
-#: Filter -> the tables that it goes with.
-FILTERS: dict[str, tuple[str, ...]] = {
-    "states": ("messages",),
-    "kinds": ("events", "entries"),
-    "seqs": ("events", "entries", "bodies"),
-    "since_ns": ("messages", "events", "dead", "entries", "bodies"),
-    "until_ns": ("messages", "events", "dead", "entries", "bodies"),
-}
 #: Messages are found by their state rows where those are so few of all.
 _FEW = 4
 
@@ -48,190 +21,60 @@ _FIRST_ID, _BEHIND_IDS = bytes(16), b"\xff" * 16 + b"\xff"
 
 
 def planned(view: View, snapshot: Snapshot, request: BulkRequest) -> BulkPlan:
-    check_request(request)
-    damage: list[Damage] = []
-    extents: dict[str, Extent] = {}
-    spans: list[Span] = []
-    for one in _targets(view, request, damage):
-        seqs = _seq_range(request, one)
-        rows = _rows(request, one)
-        extents[one.name] = Extent(one.first_seq, one.last_seq, rows, one.created_at_ns)
-        spans += _spans(view, request, one, rows, seqs)
-    unknown = sorted(set(request.seqs) - set(extents))
-    if unknown and not damage:
-        raise InvalidMessage(f"seqs has {unknown[0]!r:.80}, which is not among the names that are asked for")
-    partitions = tuple(
-        BulkPartition(snapshot=snapshot, request=request, number=number, spans=tuple(part))
-        for number, part in enumerate(_packed(spans, request.partitions))
-    )
-    return BulkPlan(
-        snapshot=snapshot, request=request, partitions=partitions, extents=extents, damage=tuple(damage)
-    )
-
-
-# -- what is asked for --------------------------------------------------------------------------
-
-
-def check_request(request: BulkRequest) -> None:
-    """Refuse what cannot be asked for, saying what can."""
-    columns_of(request.table, request.columns)
-    for name, tables in FILTERS.items():
-        if request.table not in tables and getattr(request, name):
-            raise InvalidMessage(
-                f"{name} does not go with the table {request.table}, but {', '.join(tables)}"
-            )
-    if request.names is not None and request.pattern is not None:
-        raise InvalidMessage("names and pattern are both given; use one of them")
-    _check_words(request.states, [str(state) for state in STORED_STATES], "state")
-    if request.table == "events":
-        _check_words(request.kinds, [str(kind) for kind in Kind], "kind")
-    for bound in (request.since_ns, request.until_ns):
-        if bound is not None:
-            check_count(bound, "since_ns or until_ns")
-    for name, seqs in request.seqs.items():
-        check_count(seqs.first, f"seqs of {name!r:.60}: first")
-        check_count(MAX_COUNT if seqs.end is None else seqs.end, f"seqs of {name!r:.60}: end")
-    if not isinstance(request.partitions, int) or not 1 <= request.partitions <= MOST_PARTITIONS:
-        raise InvalidMessage(f"partitions is {request.partitions!r:.40}; accepted: 1 to {MOST_PARTITIONS}")
-
-
-def _check_words(wanted: Sequence[str] | None, known: list[str], what: str) -> None:
-    for word in wanted or ():
-        if word not in known:
-            raise InvalidMessage(f"{what} {word!r:.60} is not known; accepted: {', '.join(known)}")
-
-
-def _targets(view: View, request: BulkRequest, damage: list[Damage]) -> list[QueueView | WorldView]:
-    """The queues or worlds, by name; a damaged one is set aside where the request says so."""
-    of_worlds = request.table == "entries"
-    found: list[QueueView | WorldView] = []
-    for name in _names(view.world_rows if of_worlds else view.queue_rows, request, of_worlds):
-        try:
-            found.append(view.world(name) if of_worlds else view.queue(name))
-        except StorageCorrupt as error:
-            error = sound(name, error, "world" if of_worlds else "queue")
-            if request.on_damage == "fail":
-                raise error from None
-            damage.append(Damage(name, "its own row", str(error), 0))
-    return found
-
-
-def _names(known: dict[str, bytes], request: BulkRequest, of_worlds: bool) -> list[str]:
-    if request.names is not None:
-        for name in request.names:
-            if name not in known and not of_worlds:
-                raise QueueNotFound(name)
-        return list(dict.fromkeys(request.names))
-    if request.pattern is None:
-        return sorted(known)
-    try:
-        pattern = re.compile(request.pattern)
-    except re.error as error:
-        raise InvalidMessage(
-            f"pattern {request.pattern!r:.80} is not a regular expression: {error}"
-        ) from None
-    return sorted(name for name in known if pattern.fullmatch(name))
-
-
-def _seq_range(request: BulkRequest, one: QueueView | WorldView) -> tuple[int, int]:
-    """From, and up to but not including: what the snapshot has of what is asked for."""
-    wanted = request.seqs.get(one.name, SeqRange())
-    if 0 < wanted.first < one.first_seq and request.on_truncated == "fail":
-        what = "world" if isinstance(one, WorldView) else "queue"
-        raise HistoryTruncated(f"the read of {what} {one.name!r}", wanted.first - 1, one.first_seq)
-    end = one.last_seq + 1 if wanted.end is None else min(wanted.end, one.last_seq + 1)
-    return max(wanted.first, one.first_seq), end
-
-
-# -- parts --------------------------------------------------------------------------------------
+    return requests.planned(_Source(view), snapshot, request)
 
 
 def wanted_codes(request: BulkRequest) -> list[StateCode] | None:
     """The states that are asked for; None: all."""
-    states = ("dead",) if request.table == "dead" else request.states
+    states = wanted_states(request)
     return None if states is None else [CODES[State(state)] for state in states]
 
 
-def _rows(request: BulkRequest, one: QueueView | WorldView) -> int:
-    if isinstance(one, WorldView) or request.table == "events":
-        return one.last_seq - one.first_seq + 1
-    counts = one.counters.counts
-    if request.table == "dead":
-        return counts[StateCode.DEAD]
-    if request.table == "queues":
-        return 1
-    return sum(counts) + (one.counters.held if request.table == "bodies" else 0)
+class _Source:
+    """`requests.Source` of an open snapshot."""
 
+    def __init__(self, view: View) -> None:
+        self._view = view
 
-def _spans(
-    view: View, request: BulkRequest, one: QueueView | WorldView, rows: int, seqs: tuple[int, int]
-) -> list[Span]:
-    """The parts of one queue or world, small enough to be put together into even partitions."""
-    if request.table == "queues":
-        return [Span(one.name, b"", b"", 1)]
-    by_seq = request.table in ("events", "entries") or one.name in request.seqs
-    if by_seq:
-        return _cut_seqs(one.name, seqs, _parts(request, seqs[1] - seqs[0]))
-    codes = wanted_codes(request)
-    assert isinstance(one, QueueView)
-    if codes is None or StateCode.READY in codes:
-        return _cut_ids(view, one, "messages", b"", rows, _parts(request, rows))
-    counts = {code: one.counters.counts[code] for code in codes}
-    if sum(counts.values()) * _FEW > sum(one.counters.counts):
-        return _cut_ids(view, one, "messages", b"", rows, _parts(request, rows))
-    found: list[Span] = []
-    for code, few in counts.items():
-        found += _cut_ids(view, one, "state", bytes((code,)), few, _parts(request, few))
-    return found
+    def names(self, *, of_worlds: bool) -> Collection[str]:
+        return self._view.world_rows if of_worlds else self._view.queue_rows
 
+    def queue(self, name: str) -> QueueView | WorldView:
+        return self._view.queue(name)
 
-def _parts(request: BulkRequest, rows: int) -> int:
-    """How many parts these rows are worth: as many as all of the table would be."""
-    return max(1, min(request.partitions * PARTS_PER_PARTITION, rows * PARTS_PER_PARTITION // LEAST_ROWS))
+    def world(self, name: str) -> QueueView | WorldView:
+        return self._view.world(name)
 
+    def rows(self, request: BulkRequest, one: QueueView | WorldView) -> int:
+        if isinstance(one, WorldView) or request.table == "events":
+            return one.last_seq - one.first_seq + 1
+        counts = one.counters.counts
+        if request.table == "dead":
+            return counts[StateCode.DEAD]
+        if request.table == "queues":
+            return 1
+        return sum(counts) + (one.counters.held if request.table == "bodies" else 0)
 
-def _cut_seqs(name: str, seqs: tuple[int, int], parts: int) -> list[Span]:
-    first, end = seqs
-    cuts = [first + (end - first) * part // parts for part in range(parts + 1)]
-    return [
-        Span(name, keys.u64(low), keys.u64(high), high - low) for low, high in pairwise(cuts) if low < high
-    ]
+    def spans(self, request: BulkRequest, one: QueueView | WorldView, rows: int) -> list[Span]:
+        codes = wanted_codes(request)
+        assert isinstance(one, QueueView)
+        if codes is None or StateCode.READY in codes:
+            return self._cut_ids(one, "messages", b"", rows, parts_of(request, rows))
+        counts = {code: one.counters.counts[code] for code in codes}
+        if sum(counts.values()) * _FEW > sum(one.counters.counts):
+            return self._cut_ids(one, "messages", b"", rows, parts_of(request, rows))
+        found: list[Span] = []
+        for code, few in counts.items():
+            found += self._cut_ids(one, "state", bytes((code,)), few, parts_of(request, few))
+        return found
 
-
-def _cut_ids(view: View, one: QueueView, space: str, start: bytes, rows: int, parts: int) -> list[Span]:
-    """Parts of a queue by id. `start` is what comes before the id in a key of the space, behind the queue."""
-    prefix = keys.u32(one.number) + start
-    upper = keys.after_prefix(prefix)
-    inner = [] if parts == 1 else view.kv.split(view.kv.space(space), prefix, upper, parts)
-    ids = sorted({cut[len(prefix) : len(prefix) + 16] for cut in inner} - {_FIRST_ID})
-    bounds = [_FIRST_ID, *ids, _BEHIND_IDS]
-    return [
-        Span(one.name, start + low, start + high, rows // (len(bounds) - 1)) for low, high in pairwise(bounds)
-    ]
-
-
-# -- partitions ---------------------------------------------------------------------------------
-
-
-def _packed(spans: list[Span], wanted: int) -> list[list[Span]]:
-    """Neighbours together, until each partition has its share."""
-    share = max(ceil(sum(span.rows for span in spans) / wanted), LEAST_ROWS)
-    placed: list[tuple[int, Span]] = []
-    passed = 0
-    for span in spans:
-        # By where its middle falls: what is over or short does not add up.
-        placed.append((min((2 * passed + span.rows) // (2 * share), wanted - 1), span))
-        passed += span.rows
-    return [_merged([span for _, span in part]) for _, part in groupby(placed, key=itemgetter(0))]
-
-
-def _merged(spans: list[Span]) -> list[Span]:
-    """Those that follow each other in one queue are one."""
-    merged: list[Span] = []
-    for span in spans:
-        last = merged[-1] if merged else None
-        if last is not None and span.lower and (last.name, last.upper) == (span.name, span.lower):
-            merged[-1] = Span(span.name, last.lower, span.upper, last.rows + span.rows)
-        else:
-            merged.append(span)
-    return merged
+    def _cut_ids(self, one: QueueView, space: str, start: bytes, rows: int, parts: int) -> list[Span]:
+        """Parts of a queue by id. `start` comes before the id in a key of the space, behind the queue."""
+        kv = self._view.kv
+        prefix = keys.u32(one.number) + start
+        upper = keys.after_prefix(prefix)
+        inner = [] if parts == 1 else kv.split(kv.space(space), prefix, upper, parts)
+        ids = sorted({cut[len(prefix) : len(prefix) + 16] for cut in inner} - {_FIRST_ID})
+        bounds = [_FIRST_ID, *ids, _BEHIND_IDS]
+        share = rows // (len(bounds) - 1)
+        return [Span(one.name, start + low, start + high, share) for low, high in pairwise(bounds)]

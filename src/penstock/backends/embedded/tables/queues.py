@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 
 from penstock.backends.bulk import BATCH_ROWS, BulkRequest, Span
-from penstock.backends.embedded.tables.columns import Batch, pa
-from penstock.backends.embedded.tables.damage import Damages, Told
+from penstock.backends.embedded.tables.damage import Damages
 from penstock.backends.embedded.tables.view import QueueView, View
+from penstock.backends.tables.columns import Batch, pa
+from penstock.backends.tables.damage import Told
 from penstock.errors import StorageCorrupt
 from penstock.message import STORED_STATES
 from penstock.tables import arrow_schema

@@ -8,14 +8,16 @@ from types import TracebackType
 from penstock.backends.bulk import BulkPartition, BulkPlan, BulkRequest, Damage, Snapshot
 from penstock.backends.embedded import snapshots
 from penstock.backends.embedded.tables.bodies import read_bodies
-from penstock.backends.embedded.tables.columns import Batch
-from penstock.backends.embedded.tables.damage import Damages, Told
+from penstock.backends.embedded.tables.damage import Damages
 from penstock.backends.embedded.tables.entries import read_entries
 from penstock.backends.embedded.tables.events import read_events
 from penstock.backends.embedded.tables.messages import read_messages
-from penstock.backends.embedded.tables.planning import check_request, planned
+from penstock.backends.embedded.tables.planning import planned
 from penstock.backends.embedded.tables.queues import read_queues
 from penstock.backends.embedded.tables.view import View
+from penstock.backends.tables.columns import Batch
+from penstock.backends.tables.damage import Told, unheard
+from penstock.backends.tables.requests import check_request
 from penstock.clock import Clock, to_ns
 from penstock.errors import InvalidMessage, StorageError
 from penstock.keyring import KeyProvider
@@ -58,7 +60,7 @@ class EmbeddedReader:
                 f"the partition is of snapshot {partition.snapshot.id}, and {self.snapshot.id} is open"
             )
         check_request(request)
-        told = None if request.on_damage == "fail" else (told or _unheard)
+        told = None if request.on_damage == "fail" else (told or unheard)
         return self._renewing(_batches(view, partition, told))
 
     def _renewing(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -94,10 +96,6 @@ class EmbeddedReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _unheard(damage: Damage) -> None:
-    """Set aside, and nobody asked what."""
 
 
 def _batches(view: View, partition: BulkPartition, told: Told | None) -> Iterator[Batch]:

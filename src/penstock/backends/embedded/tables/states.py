@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.keys import StateCode
 from penstock.backends.embedded.rows import ROW_VERSION, STATE_ROW_BYTES, decode_state
-from penstock.backends.embedded.tables.columns import (
+from penstock.backends.embedded.tables.damage import Damages
+from penstock.backends.tables.columns import (
     Array,
     Bytes,
     Joined,
@@ -21,7 +22,6 @@ from penstock.backends.embedded.tables.columns import (
     pa,
     sortable,
 )
-from penstock.backends.embedded.tables.damage import Damages
 from penstock.errors import StorageCorrupt
 from penstock.kv.base import Chunk, Store
 from penstock.kv.damage import Hole

@@ -18,7 +18,6 @@ from penstock.backends.embedded.rows import Counters, decode_counters, decode_cu
 from penstock.backends.embedded.snapshots import STORE
 from penstock.backends.embedded.worlds import World, decode_world
 from penstock.config import EncryptionSettings
-from penstock.errors import StorageCorrupt
 from penstock.keyring import KeyProvider
 from penstock.kv.base import Row, Store
 from penstock.kv.rocksdb import RocksStore
@@ -105,8 +104,3 @@ class View:
         raw = self.world_rows.get(name)
         row = World(0) if raw is None else decode_world(raw)
         return WorldView(name, row.number, row.base_seq + 1, row.next_seq - 1)
-
-
-def sound(name: str, error: StorageCorrupt, what: str) -> StorageCorrupt:
-    """The same error, with what it concerns."""
-    return type(error)(f"{what} {name!r} is damaged: {error}; run check with repair")

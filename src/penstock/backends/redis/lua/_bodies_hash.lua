@@ -32,6 +32,8 @@ local function bodies_of(ids)
   return out
 end
 
+local function body_at(at, id) return call('HGET', KEYS[at + M], id) end
+
 -- The same of messages that are leased from now on.
 local claim = bodies_of
 

@@ -1,7 +1,7 @@
 -- Where bodies are: in a stream, an entry each, of which a consumer group has those pending that are leased. An entry is
 -- named by the seq of the event that brought it, and has the id (field i) and the body (field b). A record ends with
 -- 8 bytes: KiB of the body (2), seq of the entry (6).
-local R, V, OF_QUEUE, IN_STREAM = F + 10, F + 11, F + 11, true
+local R, GIVEN, OF_QUEUE, IN_STREAM = F + 10, F + 11, F + 11, true
 local MOST_KIB, GROUP = 8192, sub(ARGV[2], 18)
 
 local function entry_name(seq) return string.format('%.0f-0', seq) end
@@ -84,14 +84,14 @@ local function fitting(recs)
   return n
 end
 
+local function body_at(at, _, rec)
+  local name = rec and #rec >= 87 and name_of(rec)
+  local entry = name and call('XRANGE', KEYS[at + M], name, name)[1]
+  return entry and entry[2][4] or false
+end
 local function bodies_of(_, recs)
   local out = {}
-  for i = 1, fitting(recs) do
-    local rec = recs[i]
-    local name = rec and #rec >= 87 and name_of(rec)
-    local entry = name and call('XRANGE', KEYS[M], name, name)[1]
-    out[i] = entry and entry[2][4] or false
-  end
+  for i = 1, fitting(recs) do out[i] = body_at(0, nil, recs[i]) end
   return out
 end
 

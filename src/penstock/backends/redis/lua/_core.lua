@@ -3,19 +3,23 @@
 -- Keys of a queue, in this order from its place in KEYS on (keys.py builds them, docs/formats.md explains them):
 --   c counters    m bodies     s states      z ready       o heads       d delayed    l leased
 --   g done        y dead       t ttl         u dedup times p dedup ids   h held       j journal
---   b blocked     k in flight  a buried      w cursors     x rates       i calls      f0-f9 flows by level
+--   b blocked     k in flight  a buried      w cursors     x rates       i calls      v departures
+--   n arrivals    e earlier    q order of those            f0-f9 flows by level
 -- ARGV[1] is the time in microseconds, -1 for the server's own; ARGV[2] a call's id (16), '1' if it is sent again, and
 -- the consumer group, where there is one.
 local call, sub, byte, concat = redis.call, string.sub, string.byte, table.concat
 local pack, unpacked = struct.pack, struct.unpack
-local C, M, S, Z, O, D, L, G, Y, T, U, P, H, J, B, K, A, W, X, I, F =
-  1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21
+local C, M, S, Z, O, D, L, G, Y, T, U, P, H, J, B, K, A, W, X, I, V, N, E, Q, F =
+  1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25
 -- Places in the record of counters.
 local VERSION, SETTINGS, SEQ, ORDER, DELAYED, LEASED, DONE, DEAD, HELD = 1, 2, 3, 4, 5, 6, 7, 8, 9
 local ENQUEUED_TOTAL, ACKED_TOTAL, FAILED_TOTAL, BYTES, BASE, BASE_COUNTS = 10, 11, 12, 13, 14, 15
 local REQUIRED, NUMBER, CREATED, SECOND = 20, 21, 22, 23
 local MAX_LEASED, PER_KEY, FIFO, RETENTION, DEAD_RETENTION, WINDOW = 24, 25, 26, 27, 28, 29
 local READY, TAG, WAITED, FLOWS = 30, 40, 50, 60
+-- Behind them, by the state that they are in: messages on their way to another queue of a cluster. Not there before the
+-- first of them.
+local LEAVING, LAST_LEAVING = 69, 74
 local NOT_FOUND, CHANGED, DONE_NOW, MORE = -1, -2, 0, 1
 local CALLS_KEPT_US = 60000000
 
@@ -29,16 +33,20 @@ if now < 0 then
 end
 local now8, zero8 = pack('>I8', now), '\0\0\0\0\0\0\0\0'
 
--- Of a call that is sent again, what was remembered of it when it was done; true if that is nothing special.
+-- What was remembered of a call when it was done; true if that is nothing special.
 -- The answer, behind the call's id, has the score that the id has.
-local function done_before(at)
-  local id, calls = sub(ARGV[2], 1, 16), KEYS[at + I]
-  local time = sub(ARGV[2], 17, 17) == '1' and call('ZSCORE', calls, id)
+local function remembered(at, id)
+  local calls = KEYS[at + I]
+  local time = call('ZSCORE', calls, id)
   if not time then return nil end
   for _, member in ipairs(call('ZRANGEBYSCORE', calls, time, time)) do
     if #member > 16 and sub(member, 1, 16) == id then return sub(member, 17) end
   end
   return true
+end
+
+local function done_before(at)
+  return sub(ARGV[2], 17, 17) == '1' and remembered(at, sub(ARGV[2], 1, 16)) or nil
 end
 
 -- The queue whose keys start behind `at`, if its settings are those that the caller knows (ARGV[place]).
@@ -56,6 +64,9 @@ local function ready_of(c)
   for level = READY, READY + 9 do n = n + c[level] end
   return n
 end
+
+-- So many of a state are on their way to another queue: they are the queue's until they have arrived.
+local function leaving(c, state) return c[LEAVING + state] or 0 end
 
 -- A column of texts: one for all rows, or all of them behind their lengths.
 local function texts(column, n)
@@ -99,7 +110,8 @@ local function close(q)
   local c, at = q.c, q.at
   if q.events > 0 then
     local frame = pack('>BI4I8I8I8I8I8I8I8', 1, q.events, c[SEQ] - q.events + 1, now,
-      c[DELAYED], ready_of(c), c[LEASED], c[DONE], c[DEAD]) .. concat(q.runs)
+      c[DELAYED] + leaving(c, 1), ready_of(c) + leaving(c, 2), c[LEASED] + leaving(c, 3), c[DONE],
+      c[DEAD] + leaving(c, 5)) .. concat(q.runs)
     frame = frame .. sub(redis.sha1hex(frame), 1, 8)
     call('XADD', KEYS[at + J], string.format('%.0f-0', c[SEQ]), 'f', frame)
     c[BYTES] = c[BYTES] + #frame
@@ -158,4 +170,30 @@ end
 local function reason_of(rec)
   local at = after_lane(rec)
   return sub(rec, at + 2 + byte(rec, at) * 256 + byte(rec, at + 1))
+end
+
+-- Snapshots that are being read, each by its number (8) and the last seq that it shows (8): what a message was when one
+-- of them was taken is kept, by number and id, before it becomes something else. A snapshot counts as a required cursor.
+local LIVE = 'live'
+local NEVER = '\255\255\255\255\255\255\255\255'
+-- Where a message stands among those of its state: as its index has them.
+local function standing(id, rec)
+  local state = byte(rec)
+  if state == 2 then return '\2' .. lane_of(rec) .. sub(rec, 55, 70) .. id end
+  local key = state == 6 and sub(rec, 31, 38) or sub(rec, 15, 22)
+  return string.char(state) .. (key == zero8 and NEVER or key) .. id
+end
+local function keep(q, ids, recs)
+  local live = q.c[REQUIRED] > 0 and call('HGET', KEYS[q.at + E], LIVE)
+  if not live then return end
+  for at = 1, #live, 16 do
+    local snapshot, last, order = sub(live, at, at + 7), u64(live, at + 8), {}
+    for i, rec in ipairs(recs) do
+      if rec and #rec >= 79 and u64(rec, 31) <= last and call('HSETNX', KEYS[q.at + E], snapshot .. ids[i], rec) == 1 then
+        order[#order + 1] = '0'
+        order[#order + 1] = snapshot .. standing(ids[i], rec)
+      end
+    end
+    if #order > 0 then call('ZADD', KEYS[q.at + Q], unpack(order)) end
+  end
 end

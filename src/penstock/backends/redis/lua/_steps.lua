@@ -13,9 +13,22 @@ local function turned(rec, state, attempts4, until8, expires8, seq8, visible8, p
     .. pack('>I2', #consumer) .. consumer .. (reason and reason ~= '' and pack('>I4', #reason) .. reason .. entry_of(rec) or reason_of(rec))
 end
 
+-- The body of a message is about to become another: snapshots that show the message keep it.
+local function keep_body(q, id, rec)
+  local live = q.c[REQUIRED] > 0 and call('HGET', KEYS[q.at + E], LIVE)
+  for at = 1, live and #live or 0, 16 do
+    local kept = sub(live, at, at + 7) .. id
+    if call('HEXISTS', KEYS[q.at + E], kept) == 1 and call('HEXISTS', KEYS[q.at + E], 'b' .. kept) == 0 then
+      local body = body_at(q.at, id, rec)
+      if body then call('HSET', KEYS[q.at + E], 'b' .. kept, body) end
+    end
+  end
+end
+
 -- Messages leave the states they are in: index rows, counters, flows. Bodies and records stay.
 local function leave(q, ids, recs)
   local c, at = q.c, q.at
+  keep(q, ids, recs)
   local ready, lanes, ttl, buried, flying = {}, {}, {}, {}, {}
   local of, leased = {[1] = {}, [3] = {}, [4] = {}, [5] = {}}, {}
   for i, rec in ipairs(recs) do
@@ -55,12 +68,12 @@ local function forget(q, ids, recs, seq)
     call('HDEL', KEYS[at + S], unpack(ids))
     return
   end
-  local held, gone = {}, {}
+  local held, gone, recs = {}, {}, call('HMGET', KEYS[at + S], unpack(ids))
   for i, id in ipairs(ids) do
     held[2 * i - 1], held[2 * i] = seq + i - 1, id
     gone[2 * i - 1] = id
-    gone[2 * i] = '\6\0\0\0\0\0' .. now8 .. zero8 .. zero8 .. pack('>I8', seq + i - 1)
-      .. zero8 .. zero8 .. zero8 .. zero8 .. '\0\0\0' .. '\0\0\0\0\0\0' .. entry_of(recs[i])
+    -- With its times: a body has none.
+    gone[2 * i] = '\6\0' .. sub(turned(recs[i], 6, nil, zero8, nil, pack('>I8', seq + i - 1)), 3)
   end
   call('ZADD', KEYS[at + H], unpack(held))
   call('HSET', KEYS[at + S], unpack(gone))
@@ -69,9 +82,14 @@ end
 
 -- The id of one that is gone is used again: nothing is held under it any more.
 local function unhold(q, id)
+  local rec = call('HGET', KEYS[q.at + S], id)
+  if rec then
+    keep(q, {id}, {rec})
+    keep_body(q, id, rec)
+  end
   if call('ZREM', KEYS[q.at + H], id) == 0 then return end
   q.c[HELD] = q.c[HELD] - 1
-  if IN_STREAM then drop_bodies(q.at, {id}, {call('HGET', KEYS[q.at + S], id)}) end
+  if IN_STREAM then drop_bodies(q.at, {id}, {rec}) end
 end
 
 -- A dead letter of another queue that waits is known as such: a redrive looks for it.

@@ -85,8 +85,8 @@ local function renew_in_views(views, id, was, rec)
       record(v, 2, 1, id, (unpacked('>I4', new, 3)), u64(new, 39))
       holders = holders + 1
     elseif not old then
-      local boundary = tonumber(call('HGET', KEYS[v.at + V], 'b') or -1)
-      if unpacked('>I6', was, #was - 5) <= boundary and call('HSETNX', KEYS[v.at + V], id, '') == 1 then
+      local boundary = tonumber(call('HGET', KEYS[v.at + GIVEN], 'b') or -1)
+      if unpacked('>I6', was, #was - 5) <= boundary and call('HSETNX', KEYS[v.at + GIVEN], id, '') == 1 then
         join_line(v, {id}, {rec}, u64(rec, 39), true)
         holders = holders + 1
       end
@@ -96,7 +96,7 @@ local function renew_in_views(views, id, was, rec)
 end
 
 -- A line begins: what came up to this seq is yet to be given to it.
-local function begin_line(at, boundary) call('HSET', KEYS[at + V], 'b', string.format('%.0f', boundary)) end
+local function begin_line(at, boundary) call('HSET', KEYS[at + GIVEN], 'b', string.format('%.0f', boundary)) end
 
 local function drop_line(at, group)
   for k = 1, OF_QUEUE do

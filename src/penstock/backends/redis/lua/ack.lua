@@ -1,4 +1,4 @@
--- These are done. Touches c m s l g h j b k a x i f0-f9 of one queue, and o to serve a key again.
+-- These are done. Touches c m s l g h j b k a x i e q f0-f9 of one queue, and o to serve a key again.
 -- ARGV: 3 settings, 4 tokens (8 each), then the ids. Answers {0, time, '' or '0' (stale) for each, leased since}.
 --: bodies flows steps
 local q, no = open(0, 3)

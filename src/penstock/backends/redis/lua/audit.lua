@@ -1,7 +1,8 @@
--- A slice of one of a queue's keys, against what it must agree with. Reads c m s z o d l g y t u p h b k a f0-f9.
+-- A slice of one of a queue's keys, against what it must agree with. Reads c m s z o d l g y t u p h b k a v f0-f9.
 -- Behind them come the keys of the lines of further groups.
--- ARGV: 3 settings, 4 what, 5 cursor, 6 '1' if there are several lines, 7 '1' if one of them is going. Answers {0, time, next cursor ('0' at the end), problems (kind, where), looked at}.
---: bodies flows scan
+-- ARGV: 3 settings, 4 what, 5 cursor, 6 '1' if there are several lines, 7 '1' if one of them is going. Answers {0, time,
+-- next cursor ('0' at the end), problems (kind, where), looked at}.
+--: bodies flows steps scan leaving
 local INDEX = {d = {D, 1}, l = {L, 3}, g = {G, 4}, y = {Y, 5}, h = {H, 6}}
 local q, no = open(0, 3)
 if not q then return no end
@@ -12,7 +13,9 @@ local function wrong(kind, where)
   problems[#problems + 1] = where
 end
 
+local DEPARTED_US = 10000000
 local function sound(rec)
+  if sub(rec, 1, 1) == AWAY then rec = sub(rec, 18) end
   if #rec < 79 or byte(rec) < 1 or byte(rec) > 6 then return false end
   local at = after_lane(rec)
   if #rec < at + 1 then return false end
@@ -28,7 +31,11 @@ end
 local function of_state(id, rec)
   if not sound(rec) then return wrong('record', id) end
   local state, until_us, expires = byte(rec), u64(rec, 15), u64(rec, 23)
-  if not has_body(id, rec) then wrong('body missing', id) end
+  if not has_body(id, state == 7 and sub(rec, 18) or rec) then wrong('body missing', id) end
+  if state == 7 then
+    if call('HEXISTS', KEYS[V], sub(rec, 2, 17)) == 0 then wrong('transfer missing', id) end
+    return
+  end
   if state == 2 then
     if not call('ZSCORE', KEYS[Z], lane_of(rec) .. sub(rec, 55, 70) .. id) then wrong('ready row missing', id) end
   elseif state == 6 then
@@ -73,9 +80,11 @@ local function of_lane(l, score)
 end
 
 local function counters()
+  local away = 0
+  for _, state in ipairs({1, 2, 3, 5}) do away = away + leaving(c, state) end
   local expected = {delayed = {c[DELAYED], 'ZCARD', D}, leased = {c[LEASED], 'ZCARD', L}, done = {c[DONE], 'ZCARD', G},
     dead = {c[DEAD], 'ZCARD', Y}, held = {c[HELD], 'ZCARD', H}, ready = {ready_of(c), 'ZCARD', Z}}
-  local all = 0
+  local all = away
   for name, x in pairs(expected) do
     local count = call(x[2], KEYS[x[3]])
     all = all + count
@@ -99,6 +108,19 @@ local function counters()
   for _, n in ipairs(counted) do flying = flying + tonumber(n) end
   local in_the_air = c[PER_KEY] == 0 and 0 or c[LEASED] + (c[FIFO] == 1 and c[DELAYED] or 0)
   if flying ~= in_the_air then wrong('counter', 'in flight') end
+end
+
+-- A transfer that is written down: of messages that are part of it, and not forsaken.
+local function of_departure(transfer, row)
+  local part = 0
+  for _, id in ipairs(ids_of_departure(row)) do
+    if of_transfer(call('HGET', KEYS[S], id), transfer) then part = part + 1 end
+  end
+  if part == 0 then
+    wrong('transfer of nothing', transfer)
+  elseif u64(row, 1) + DEPARTED_US <= now then
+    wrong('transfer', transfer)
+  end
 end
 
 if what == 'c' then
@@ -127,13 +149,15 @@ elseif what == 'r' then
   local lost
   cursor, lost = page_of_lost_shares(cursor)
   for _, field in ipairs(lost) do wrong('shares', field) end
-elseif what == 's' or what == 'p' then
-  local page = call('HSCAN', KEYS[what == 's' and S or P], cursor, 'COUNT', 200)
+elseif what == 's' or what == 'p' or what == 'v' then
+  local page = call('HSCAN', KEYS[({s = S, p = P, v = V})[what]], cursor, 'COUNT', 200)
   cursor = page[1]
   for i = 1, #page[2], 2 do
     local id, value = page[2][i], page[2][i + 1]
     if what == 's' then
       of_state(id, value)
+    elseif what == 'v' then
+      of_departure(id, value)
     elseif #value ~= 24 or not scored(U, id, u64(value, 1)) then
       wrong('dedup row missing', id)
     end

@@ -1,4 +1,4 @@
--- What falls due in a queue, up to so many of each kind. Touches c m s z o d l g y t u h j k b a f0-f9 of one queue.
+-- What falls due in a queue, up to so many of each kind. Touches c m s z o d l g y t u h j k b a e q f0-f9 of one queue.
 -- ARGV: 3 settings, 4 from, 5 to (a score's bounds), 6 most. Answers {0, time, for each kind ids and times}; {1} if time
 -- has more to do first.
 --: bodies flows steps time

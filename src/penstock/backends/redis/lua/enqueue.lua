@@ -1,4 +1,4 @@
--- Enqueue a batch. Touches c m s z o d t u p h j k a x i f0-f9 of one queue, and of the lines of its further groups.
+-- Enqueue a batch. Touches c m s z o d t u p h j k a x i e q f0-f9 of one queue, and of the lines of its further groups.
 -- ARGV: 3 settings, 4 count, 5 rows, 6 '1' if all are plain, 7 shapes, the shapes, then id and body of each message.
 -- A shape is a lane and, in two bytes, a weight: mostly all of a batch have the same. A row: shape (2); where not all
 -- are plain, flags (1 id given, 2 dedup), delay and ttl in microseconds (8 each) and the hashed dedup id (16) follow.

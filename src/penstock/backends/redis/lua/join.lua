@@ -7,10 +7,10 @@ local q, no = open(0, 3)
 if not q then return no end
 local v, not_there = open(LINE, 4)
 if not v then return not_there end
-local boundary = tonumber(call('HGET', KEYS[LINE + V], 'b') or -1)
+local boundary = tonumber(call('HGET', KEYS[LINE + GIVEN], 'b') or -1)
 if boundary < 0 then return {DONE_NOW, now, '0', 0} end -- Someone else came to the end of it.
 if ARGV[6] == '1' then
-  call('UNLINK', KEYS[LINE + V])
+  call('UNLINK', KEYS[LINE + GIVEN])
   return {DONE_NOW, now, '0', 0}
 end
 local page = call('HSCAN', KEYS[S], ARGV[5], 'COUNT', 200)
@@ -19,7 +19,7 @@ for i = 1, #page[2], 2 do
   local id, rec = page[2][i], page[2][i + 1]
   -- Later ones came to this line by themselves. HSCAN may show one twice: it must not come back when it is done.
   if #rec >= 87 and byte(rec) <= 3 and unpacked('>I6', rec, #rec - 5) <= boundary
-    and call('HSETNX', KEYS[LINE + V], id, '') == 1 then
+    and call('HSETNX', KEYS[LINE + GIVEN], id, '') == 1 then
     local delayed = byte(rec) == 1 and sub(rec, 3, 6) == '\0\0\0\0'
     local visible8 = (delayed or byte(rec) == 2) and sub(rec, 39, 46) or now8
     recs[#recs + 1] = (delayed and '\1' or '\2') .. sub(rec, 2, 2) .. '\0\0\0\0' .. now8 .. (delayed and visible8 or zero8)

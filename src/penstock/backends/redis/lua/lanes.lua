@@ -1,4 +1,4 @@
--- Numbers of lanes that have ready messages, some at a time. Touches c m s z o d t h j k b a f0-f9 of one queue.
+-- Numbers of lanes that have ready messages, some at a time. Touches c m s z o d t h j k b a e q f0-f9 of one queue.
 -- ARGV: 3 settings, 4 how many to pass over, 5 most.
 -- Answers {0, time, {lane, depth, head, in flight} of each}; {1} if time has more to do first.
 --: bodies flows steps time

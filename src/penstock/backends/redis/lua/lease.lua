@@ -1,4 +1,4 @@
--- Hand out up to so many ready messages. Touches c m s z o d l t h j b k x i f0-f9 of one queue.
+-- Hand out up to so many ready messages. Touches c m s z o d l t h j b k x i e q f0-f9 of one queue.
 -- ARGV: 3 settings, 4 most, 5 lease in microseconds, 6 consumer.
 -- Answers {0, time, first seq, ids, attempts, times, bodies}; of each message four times: when it expires, one of no
 -- use, when it became visible and when it was enqueued. Of large bodies only the first. With nothing handed out {0, time, when something falls due}; {1} if time has more to do first; {2, time, ids, records} of ended leases.
@@ -244,6 +244,7 @@ for i, rec in ipairs(recs) do
   ends[2 * i - 1], ends[2 * i] = end_text, id
 end
 local bodies = claim(ids, recs, consumer, attempts)
+keep(q, ids, recs)
 call('HSET', KEYS[S], unpack(states))
 call('ZADD', KEYS[L], unpack(ends))
 if #ttl > 0 then call('ZREM', KEYS[T], unpack(ttl)) end

@@ -1,4 +1,4 @@
--- A page of the messages of one state, in index order. Touches c m s z o d l g y t h j k b a f0-f9 of one queue.
+-- A page of the messages of one state, in index order. Touches c m s z o d l g y t h j k b a e q f0-f9 of one queue.
 -- ARGV: 3 settings, 4 state, 5 most; ready: 6 offset, then pairs of bounds; else 6 score and 7 id to go on behind.
 -- Answers {0, time, positions, records, bodies (of large ones only the first)}; {1} if time has more to do first.
 --: bodies flows steps time

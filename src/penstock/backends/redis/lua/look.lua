@@ -1,4 +1,4 @@
--- Messages by their ids, as time has left them. Touches c m s z o d t h j k b a f0-f9 of one queue.
+-- Messages by their ids, as time has left them. Touches c m s z o d t h j k b a e q f0-f9 of one queue.
 -- ARGV: 3 settings, 4 '1' with bodies, then the ids. Answers {0, time, records, bodies (of large ones only the first),
 -- last seq}; {1} if time has more to do first.
 --: bodies flows steps time

@@ -1,4 +1,4 @@
--- Remove a slice of the messages of one state. Touches c m s z o d l g y t h j b k a i f0-f9 of one queue.
+-- Remove a slice of the messages of one state. Touches c m s z o d l g y t h j b k a i e q f0-f9 of one queue.
 -- ARGV: 3 settings, 4 state, 5 the last seq that counts ('' for now), 6 where to go on, 7 most.
 -- Answers {0, time, how many went, where to go on ('' at the end), the last seq that counts}.
 --: bodies flows steps time

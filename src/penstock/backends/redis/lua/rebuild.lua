@@ -1,5 +1,5 @@
 -- Rebuild what is derived from a queue's records, a slice at a time; meanwhile nobody else gets at the queue.
--- Touches c m s z o d l g y t u p h j b k a w f0-f9 of one queue, on streams r, and reads s of its further lines.
+-- Touches c m s z o d l g y t u p h j b k a w v e q f0-f9 of one queue, on streams r, and reads s of its further lines.
 -- ARGV: 3 step, 4 cursor or settings, 5 on see below. Steps:
 --   begin    4: counters for a queue that has none, 5 '1' for the line of a further group     drops what is derived, and locks
 --   records  4: cursor   records of 200 messages are put into their indexes; those without a body go
@@ -10,7 +10,7 @@
 --   dedup    4: cursor
 --   finish   4: settings   counts, and unlocks. Answers {0, time, next cursor, repaired ids}
 -- The last of ARGV is this repair's number, below 0, which locks the queue: {-2} where another repair has it by now.
---: bodies flows steps scan
+--: bodies flows steps scan leaving
 local step, cursor, gone, lock = ARGV[3], ARGV[4], {}, tonumber(ARGV[#ARGV])
 
 -- Counters as they are stored, or nil: damaged ones are worth as much as none.
@@ -18,7 +18,10 @@ local function stored()
   local raw = redis.pcall('GET', KEYS[C])
   if type(raw) ~= 'string' then return nil end
   local read, found = pcall(cmsgpack.unpack, raw)
-  if not read or type(found) ~= 'table' or #found ~= FLOWS + 9 or found[VERSION] ~= 1 then return nil end
+  if not read or type(found) ~= 'table' or
+    (#found ~= FLOWS + 9 and #found ~= LAST_LEAVING) or found[VERSION] ~= 1 then
+    return nil
+  end
   for i = 1, #found do
     if type(found[i]) ~= 'number' then return nil end
   end
@@ -43,6 +46,7 @@ if step == 'begin' then
     rest(q, level)
     c[READY + level], c[FLOWS + level] = 0, 0
   end
+  for place = LEAVING + 1, LAST_LEAVING do c[place] = c[place] and 0 end
   c[SETTINGS], c[DELAYED], c[LEASED], c[DONE], c[DEAD], c[HELD], c[REQUIRED] = lock, 0, 0, 0, 0, 0, 0
   local rows = call('HGETALL', KEYS[W])
   for i = 2, #rows, 2 do
@@ -76,10 +80,17 @@ elseif step == 'records' then
   cursor = page[1]
   for i = 1, #page[2], 2 do
     local id, rec = page[2][i], page[2][i + 1]
-    local state = byte(rec) or 0
-    if not has_body(id, rec) then
+    local away = sub(rec, 1, 1) == AWAY and sub(rec, 18)
+    if away and call('HEXISTS', KEYS[V], sub(rec, 2, 17)) == 0 then
+      rec, away = away, nil -- Nobody knows any more where it was to go.
+      call('HSET', KEYS[S], id, rec)
+    end
+    local state = byte(away or rec) or 0
+    if not has_body(id, away or rec) then
       call('HDEL', KEYS[S], id)
       if #rec >= 79 + #entry_of(rec) then gone[#gone + 1] = id end
+    elseif away and #away >= 79 and (state == 5 or state > 0 and state < 4) then
+      c[SEQ] = math.max(c[SEQ], u64(away, 31)) -- Counted at the end, by its transfer.
     elseif #rec < 79 or state < 1 or state > 6 then
       call('HDEL', KEYS[S], id) -- Its body is then one without a record.
     else
@@ -142,6 +153,18 @@ elseif step == 'dedup' then
     end
   end
 elseif step == 'finish' then
+  local transfers = call('HGETALL', KEYS[V])
+  for i = 1, #transfers, 2 do
+    local part = 0
+    for _, id in ipairs(ids_of_departure(transfers[i + 1])) do
+      local rec = of_transfer(call('HGET', KEYS[S], id), transfers[i])
+      if rec then
+        count_leaving(c, byte(rec), 1)
+        part = part + 1
+      end
+    end
+    if part == 0 then call('HDEL', KEYS[V], transfers[i]) end
+  end
   c[SETTINGS] = tonumber(ARGV[4])
   -- Of no message: from here on the journal starts with what is counted now.
   record(q, 15, 1, string.rep('\0', 16), 0, 0, '', 'counted anew')

@@ -1,4 +1,4 @@
--- Replace waiting messages. Touches c m s z o d t j b k a i f0-f9 of one queue, and of the lines of its further groups.
+-- Replace waiting messages. Touches c m s z o d t j b k a i e q f0-f9 of one queue, and of the lines of its further groups.
 -- ARGV: 3 settings, 4 rows, then id, lane and body of each. A row: seq that the record must have (8), weight (2),
 -- delay and ttl in microseconds (8 each). Answers {0, time, '1' or '0' (not as it was) for each}.
 --: bodies flows steps views
@@ -28,6 +28,7 @@ for i = 1, n do
       .. (delay > 0 and visible8 or zero8) .. expires8 .. seq8 .. shown8 .. sub(rec, 47, 54) .. place .. l
       .. '\0\0' .. sub(reason_of(rec), 1, -1 - #entry_of(rec))
       .. entry_for(seq8, #ARGV[4 + 3 * i])
+    keep_body(q, id, rec)
     swap_body(0, id, rec, ARGV[4 + 3 * i], c[SEQ] + 1)
     if delay > 0 then enter(q, 1, {id}, {new}) else enter_ready(q, {id}, {new}, true) end
     record(q, 2, 1, id, (unpacked('>I4', rec, 3)), now + delay)

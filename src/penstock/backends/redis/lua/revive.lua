@@ -1,4 +1,4 @@
--- Dead messages are ready again in their own queue. Touches c s z o y j k b a x i f0-f9 of one queue.
+-- Dead messages are ready again in their own queue. Touches c s z o y j k b a x i e q f0-f9 of one queue.
 -- ARGV: 3 settings, 4 seqs that the records must have (8 each), then the ids. Answers {0, time, how many}.
 --: bodies flows steps
 local q, no = open(0, 3)

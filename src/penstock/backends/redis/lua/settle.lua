@@ -1,5 +1,5 @@
 -- Deliveries failed, and what becomes of them is decided: back in line, dead here, or dropped.
--- Touches c m s z o d l y t h j b k a x i f0-f9 of one queue.
+-- Touches c m s z o d l y t h j b k a x i e q f0-f9 of one queue.
 -- ARGV: 3 settings, 4 kind of event (6 nacked, 7 released), 5 rows, then id and reason of each.
 -- A row: token (8), action ('b' back, 'x' dead, 'o' dropped), delay in microseconds (8).
 -- Answers {0, time, '1' or '0' (the lease is another's, or over) for each}.

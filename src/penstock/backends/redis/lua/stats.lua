@@ -1,4 +1,4 @@
--- A queue's numbers, as time has left them. Touches c m s z o d t h j k b a x w f0-f9 of one queue.
+-- A queue's numbers, as time has left them. Touches c m s z o d t h j k b a x w e q f0-f9 of one queue.
 -- ARGV: 3 settings. Answers {0, time, counters, order of the oldest ready one or '', rates, cursors}; {1} if time has
 -- more to do first.
 --: bodies flows steps time

@@ -1,10 +1,12 @@
 -- A slice of a queue's housekeeping: what has expired, delays, retention, dedup ids, held bodies, its journal.
--- Touches c m s z o d l g y t u p h j b k a w x i f0-f9 of one queue.
+-- Touches c m s z o d l g y t u p h j b k a w x i v n e q f0-f9 of one queue.
 -- ARGV: 3 settings, 4 microseconds that events are kept ('' for ever), 5 bytes that the journal may have ('' any),
 -- 6 entries that a stream may have ('' any), 7 'MAXLEN' or 'MINID'.
--- Answers {0, time, slices of work done, ids and records of ended leases}.
+-- Answers {0, time, slices of work done, ids and records of ended leases, transfers that nobody has gone on with for a
+-- while: those that started here, and those that arrived}.
 --: bodies flows steps time
 local FRAMES, HEAD = 100, 61
+local PAGES, DEPARTED_US, ARRIVED_US = 10, 10000000, 60000000
 local q, no = open(0, 3)
 if not q then return no end
 local c, work = q.c, 0
@@ -97,4 +99,17 @@ end
 call('ZREMRANGEBYSCORE', KEYS[I], '-inf', now - CALLS_KEPT_US)
 local ids, recs = due(q, L, SLICE)
 if q.ticked or q.events > 0 then close(q) end
-return {DONE_NOW, now, work, ids, recs}
+
+local function forsaken(key, after_us)
+  local out, cursor, pages = {}, '0', 0
+  if call('EXISTS', KEYS[key]) == 0 then return out end
+  repeat
+    local page = call('HSCAN', KEYS[key], cursor, 'COUNT', 100)
+    cursor, pages = page[1], pages + 1
+    for i = 1, #page[2], 2 do
+      if #page[2][i + 1] < 8 or u64(page[2][i + 1], 1) + after_us <= now then out[#out + 1] = page[2][i] end
+    end
+  until cursor == '0' or pages == PAGES or #out >= 100
+  return out
+end
+return {DONE_NOW, now, work, ids, recs, forsaken(V, DEPARTED_US), forsaken(N, ARRIVED_US)}

@@ -1,5 +1,5 @@
 -- Messages go from one queue to another: dead letters, moved and redriven ones.
--- Touches c m s z o d l y t h j b k a x i f0-f9 of both queues; the target's keys follow the source's, and
+-- Touches c m s z o d l y t h j b k a x i e q f0-f9 of both queues; the target's keys follow the source's, and
 -- those of the lines of its further groups the target's.
 -- ARGV: 3 and 4 settings, 5 kind of event (8 dead, 9 redriven, 10 moved), 6 and 7 names, 8 flags of the new records,
 -- 9 rows; then id, lane, body and the reasons for both journals of each. A row: seq that the record must have (8), expiry (8).

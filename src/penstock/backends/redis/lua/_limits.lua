@@ -1,0 +1,39 @@
+-- A queue's settings are others: what of them scripts need, and what follows from them.
+
+-- Who is in flight and who may be served, anew: a limit came, went, or is another.
+local function count_flights(q)
+  local c, at = q.c, q.at
+  call('DEL', KEYS[at + K], KEYS[at + B])
+  for _, index in ipairs(c[FIFO] == 1 and {L, D} or {L}) do
+    local cursor = '0'
+    repeat
+      local page = call('ZSCAN', KEYS[at + index], cursor, 'COUNT', 500)
+      cursor = page[1]
+      for i = 1, #page[2], 2 do
+        local rec = call('HGET', KEYS[at + S], page[2][i])
+        if rec and c[PER_KEY] > 0 then call('HINCRBY', KEYS[at + K], sub(lane_of(rec), 4), 1) end
+      end
+    until cursor == '0'
+  end
+  for level = 0, 9 do call('DEL', KEYS[at + F + level]) end
+  local from = 0
+  repeat
+    local lanes = call('ZRANGE', KEYS[at + O], from, from + 499)
+    for _, l in ipairs(lanes) do
+      if c[PER_KEY] == 0 or in_flight(q, sub(l, 4)) < c[PER_KEY] then
+        call('ZADD', KEYS[at + F + byte(l)], c[TAG + byte(l)] + 1, l)
+      end
+    end
+    from = from + 500
+  until #lanes == 0
+end
+
+-- `new`: counters of which only what the settings say counts.
+local function change_settings(q, new)
+  local c = q.c
+  local per_key = c[PER_KEY]
+  c[SETTINGS] = new[SETTINGS]
+  for place = MAX_LEASED, WINDOW do c[place] = new[place] end
+  if c[PER_KEY] ~= per_key then count_flights(q) end
+  call('SET', KEYS[q.at + C], cmsgpack.pack(c))
+end

@@ -1,0 +1,131 @@
+"""Changes of queues on a cluster, where queues are many places: planned, made, and forgotten.
+
+1. `plan`: what is to be done is written down in the store's own slot, if the catalogue is as it was.
+2. Queues that are to be made have their counters: nobody sees them yet.
+3. `commit`: all rows of the catalogue change at one moment, with the record of it in the system's world.
+4. Changed queues get their settings, and the keys of deleted ones go.
+5. `planned`: the plan is forgotten.
+
+A plan that is written down is carried out, by whoever comes upon it; every step may be done twice. A step on
+a queue that comes late changes nothing: numbers of queues and of settings only grow.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.backends.redis.catalogue import Catalogue, Change, counters_of, entries_of
+from penstock.backends.redis.connecting import Arg
+from penstock.backends.redis.engine import CHANGED, MORE, NOT_FOUND, Engine
+from penstock.backends.redis.worlds import Worlds
+from penstock.errors import StorageCorrupt
+from penstock.event import SYSTEM_WORLD
+
+log = logging.getLogger("penstock")
+
+_VERSION = b"\x01"
+
+
+class Plan(msgspec.Struct, array_like=True, frozen=True):
+    """What is to be done, and the ids of what the system's world will say of it."""
+
+    #: As in the catalogue: rows with scripts are sealed.
+    changes: list[tuple[str, str, bytes]]
+    entry_ids: list[bytes]
+
+
+_decode = msgspec.msgpack.Decoder(Plan).decode
+
+
+def decode_plan(raw: bytes) -> Plan:
+    try:
+        if raw[:1] != _VERSION:
+            raise StorageCorrupt(f"plan has version {raw[:1].hex()}; this Penstock reads 01")
+        return _decode(raw[1:])
+    except msgspec.DecodeError as error:
+        raise StorageCorrupt(f"plan does not decode: {error}") from error
+
+
+class PlannedCatalogue(Catalogue):
+    """The queues of a store on a cluster."""
+
+    def __init__(self, engine: Engine, worlds: Worlds) -> None:
+        super().__init__(engine, worlds)
+        engine.go_on = self.resume
+        self.resume()
+
+    def resume(self) -> None:
+        """Carry out what someone else has planned, if there is something."""
+        raw = self._engine.server.command("GET", self._engine.keys.plan)
+        if raw is None:
+            return
+        try:
+            self._carry_out(raw)
+        except StorageCorrupt as error:
+            # Queues go on as they are; who wants to change them is told.
+            log.error("changes of queues that were planned cannot be made: %s", error)
+
+    def _apply(self, version: int, changes: Sequence[Change]) -> bool:
+        engine = self._engine
+        ids = engine.new_ids(len(changes))
+        rows = [(op, name, engine.encoded_row(name, row)) for op, name, row in changes]
+        raw = _VERSION + msgspec.msgpack.encode(Plan(rows, ids))
+        keys = [engine.keys.store, engine.keys.entries, engine.keys.plan]
+        reply = engine.server.run(engine.script("plan"), keys, [*engine.head(), version, raw, ids[0]])
+        if reply[0] == MORE:
+            self._carry_out(reply[1])
+        elif reply[0] != CHANGED:
+            self._carry_out(raw)
+            return True
+        return False
+
+    def _carry_out(self, raw: bytes) -> None:
+        plan = decode_plan(raw)
+        changes = [(op, name, self._engine.decoded_row(name, row)) for op, name, row in plan.changes]
+        for change in changes:
+            if change[0] == "c":
+                self._make(change)
+        if self._commit(raw, plan, changes):
+            for change in changes:
+                if change[0] != "c":
+                    self._make(change)
+            self._engine.server.run(
+                self._engine.script("planned"), [self._engine.keys.plan], [*self._engine.head(), raw]
+            )
+        else:
+            self._take_back(changes)
+        self._engine.forget(*(name for _, name, _ in changes))
+
+    def _make(self, change: Change) -> None:
+        """One change, at the queue itself."""
+        op, name, row = change
+        args = [*self._engine.head(), op, counters_of(row)]
+        keys = self._engine.keys.queue(name)
+        if op == "d":
+            keys += self._engine.keys.deleted(name, row.number)
+        self._engine.server.run(self._engine.script("change"), keys, args)
+
+    def _commit(self, raw: bytes, plan: Plan, changes: Sequence[Change]) -> bool:
+        """False if the plan is carried out already."""
+        engine = self._engine
+        keys = [engine.keys.store, engine.keys.queues, *self._worlds.keys(SYSTEM_WORLD), engine.keys.plan]
+        rows: list[Arg] = [raw, len(plan.changes)]
+        for op, name, row in plan.changes:
+            rows += (op, name.encode(), row)
+        entries = entries_of(changes)
+        while True:
+            appending = self._worlds.appending(SYSTEM_WORLD, entries, plan.entry_ids)
+            reply = engine.server.run(engine.script("commit"), keys, [*engine.head(), *rows, *appending])
+            if reply[0] != CHANGED:
+                return bool(reply[0] != NOT_FOUND)
+            engine.seals.look()
+
+    def _take_back(self, changes: Sequence[Change]) -> None:
+        """Whoever was held up may have made a queue that others have made and deleted meanwhile."""
+        for op, name, row in changes:
+            now = self._row(name) if op == "c" else row
+            if now is None or now.number != row.number:
+                self._make(("d", name, row))

@@ -1,0 +1,1 @@
+"""Snapshots of a store on Redis as tables."""

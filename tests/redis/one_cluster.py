@@ -1,0 +1,68 @@
+"""The cluster that holds stores of tests: three masters, each with a replica, logs synced at each write."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import random
+import tempfile
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+
+import penstock
+from penstock.clock import Clock, ManualClock
+from penstock.testing.harness import START_NS
+from tests.redis.servers import RunningCluster, packaged_redis, packaged_valkey, running_cluster
+
+_PACKAGED = {"redis": packaged_redis, "valkey": packaged_valkey}
+#: Nobody is to take over from a master that a busy machine keeps waiting.
+PATIENT = {"appendonly": "yes", "appendfsync": "always", "cluster-node-timeout": "60000"}
+_numbers = itertools.count()
+
+
+@cache
+def shared(flavour: str = "redis") -> RunningCluster:
+    """One for all tests of this process, whose slots nobody moves; ended with it."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-cluster-"))
+    binary = _PACKAGED[flavour]()
+    return stack.enter_context(running_cluster(Path(folder), binary, options=PATIENT))
+
+
+def emptied(cluster: RunningCluster) -> None:
+    for master in cluster.masters:
+        master.do("FLUSHALL")
+
+
+class Place:
+    """A prefix on a cluster: opened as often as a test likes."""
+
+    def __init__(self, cluster: RunningCluster | None = None) -> None:
+        self.cluster = cluster or shared()
+        self.prefix = f"place-{next(_numbers)}-"
+        self.clock = ManualClock(START_NS)
+        self._opened: list[penstock.Penstock] = []
+
+    @property
+    def url(self) -> str:
+        return f"{self.cluster.url()}&key_prefix={self.prefix}"
+
+    def open(self, seed: int = 1, clock: Clock | None = None) -> penstock.Penstock:
+        ps = penstock.open(self.url, clock=clock or self.clock, rng=random.Random(seed))
+        self._opened.append(ps)
+        return ps
+
+    def stored(self) -> set[bytes]:
+        """All keys of the store, of all masters."""
+        found: set[bytes] = set()
+        for master in self.cluster.masters:
+            with master.client() as client:
+                found |= set(client.scan_iter(f"{self.prefix}*", count=1000))
+        return found
+
+    def close(self) -> None:
+        for ps in self._opened:
+            ps.close()
+        emptied(self.cluster)

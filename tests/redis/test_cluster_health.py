@@ -1,0 +1,93 @@
+"""Health of a store on a cluster: every shard is asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import NewMessage
+from penstock.testing.harness import errors, ids, receipts, take
+from tests.docs.pages import DOCS
+from tests.redis.one_cluster import PATIENT, Place
+from tests.redis.servers import running_cluster, wait_until
+
+pytestmark = pytest.mark.xdist_group("redis-lists-cluster")
+
+
+def test_a_whole_cluster_is_healthy_and_says_what_it_promises() -> None:
+    place = Place()
+    try:
+        ps = place.open()
+        ps.create_queue("q")
+        assert (ps.health().status, ps.health().reasons) == ("healthy", {})
+        info = ps.info().default
+        assert (info.durability, info.capabilities.clustering, info.capabilities.transactions) == (
+            "sync",
+            True,
+            False,
+        )
+        place.cluster.masters[2].do("CONFIG", "SET", "appendfsync", "everysec")
+        try:
+            assert "is 'interval' now" in str(ps.health().reasons)
+            with penstock.open(place.url) as weaker:
+                assert weaker.info().default.durability == "interval"
+        finally:
+            place.cluster.masters[2].do("CONFIG", "SET", "appendfsync", "always")
+    finally:
+        place.close()
+
+
+def test_a_shard_that_is_down_and_slots_without_owner_are_told(tmp_path: Path) -> None:
+    """Where a cluster serves what it can."""
+    options = {**PATIENT, "cluster-require-full-coverage": "no", "cluster-node-timeout": "1000"}
+    with running_cluster(tmp_path, replicas=0, options=options) as cluster:
+        url = f"{cluster.masters[1].url()}?cluster=true".replace("/0?", "?")
+        with penstock.open(url) as ps:
+            # {~} is with the second, {work} too, {spare} with the first, {dead} with the third.
+            for name in ("work", "spare", "dead"):
+                ps.create_queue(name).enqueue(b"x")
+            assert ps.health().status == "healthy"
+            cluster.masters[2].do("CLUSTER", "DELSLOTS", 16383)
+            assert wait_until(lambda: "1 slots have no owner" in str(ps.health().reasons))
+            cluster.masters[0].kill()
+            health = ps.health()
+            assert health.status == "unhealthy"
+            assert f"1 of 3 shards do not answer: {cluster.masters[0].address}" in health.reasons["default"]
+            assert wait_until(lambda: "slots have a master that failed" in str(ps.health().reasons))
+            # The others go on.
+            ps.sweep()
+            assert [one.payload for one in ps.queue("work").lease()] == [b"x"]
+            with pytest.raises(penstock.BackendUnavailable):
+                ps.queue("spare").lease()
+
+
+#: Of docs/backends.md; the last four for a cluster.
+ACL = [
+    *("+@read", "+@write", "+@connection", "+eval", "+evalsha", "+publish", "+subscribe", "+unsubscribe"),
+    *("+time", "+info", "+config|get", "+cluster|slots", "+cluster|info", "+wait", "+asking"),
+]
+
+
+def test_the_user_of_the_page_may_do_everything() -> None:
+    assert " ".join(ACL[-4:]) in (DOCS / "backends.md").read_text()
+    place = Place()
+    rules = ["on", ">secret", f"~{place.prefix}ps1:*", "resetchannels", f"&{place.prefix}ps1:*", *ACL]
+    try:
+        for master in place.cluster.masters:
+            master.do("ACL", "SETUSER", "worker", *rules)
+        url = place.url.replace("://", "://worker:secret@") + "&min_replicas=1&replica_timeout=10s"
+        with penstock.open(url, clock=place.clock) as ps:
+            ps.create_queue("spare")
+            q = ps.create_queue("work", dead_letter="spare")
+            q.enqueue_many([NewMessage(b"x")] * 4)
+            assert errors(q.reject(receipts(take(q, 2)))) == [None, None]
+            assert errors(q.move(ids(q.iter()), target="spare")) == [None, None]
+            assert (ps.queue("spare").length(), ps.check().ok) == (4, True)
+            assert (ps.health().status, ps.health().reasons) == ("healthy", {})
+            ps.delete_queue("work")
+    finally:
+        for master in place.cluster.masters:
+            master.do("ACL", "DELUSER", "worker")
+        place.close()
