@@ -1,9 +1,9 @@
--- Messages of another queue of a cluster arrive. Touches c m s z o d t h j k b a x i n f0-f9 of one queue.
+-- Messages of another queue of a cluster arrive. Touches c m s z o d t h j k b a x i n e q f0-f9 of one queue.
 -- ARGV: 3 settings, 4 transfer, 5 number of the queue that they come from (4), 6 its name, 7 flags of the new records,
 -- 8 rows; then id, lane, body and reason of each. A row: when it becomes visible, 0 for at once (8), expiry (8), when it
 -- was enqueued (8), weight (2).
 -- Answers {0, time, '1' arrived or '2' there already, for each}: the same again, however often it is asked.
---: flows steps
+--: bodies flows steps
 local q, no = open(0, 3)
 if not q then return no end
 local c, transfer, flags, rows, n = q.c, ARGV[4], ARGV[7], ARGV[8], (#ARGV - 8) / 4
