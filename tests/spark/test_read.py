@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 
 import penstock.spark
 from penstock import Message, NewMessage, Penstock
+from penstock.clock import ManualClock
 from tests.spark.stores import QUEUES, load, place, rows
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -190,10 +192,13 @@ def test_where_there_was_nothing_there_is_nothing_later(spark: SparkSession, tmp
 
 
 def test_several_tasks_read_at_the_same_time(spark: SparkSession, tmp_path: Path) -> None:
-    with penstock.open(f"rocksdb:{tmp_path / 'large'}?durability=os") as ps:
+    # Messages are cut by their ids, in which their time is: the pace of this machine is not to count.
+    clock = ManualClock(time.time_ns() - 40_000_000_000)
+    with penstock.open(f"rocksdb:{tmp_path / 'large'}?durability=os", clock=clock) as ps:
         queue = ps.create_queue("large")
-        for _ in range(10):
-            queue.enqueue_many([NewMessage(bytes(200))] * 4_000)
+        for _ in range(40):
+            queue.enqueue_many([NewMessage(bytes(200))] * 1_000)
+            clock.advance(1)
         for table in ("events", "messages"):
             parts = load(spark, place(ps), table, minPartitions=4).selectExpr("spark_partition_id() AS part")
             counts = sorted(row["count"] for row in parts.groupBy("part").count().collect())

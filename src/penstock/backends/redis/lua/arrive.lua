@@ -1,4 +1,4 @@
--- Messages of another queue of a cluster arrive. Touches c m s z o d t h j k b a x i n f0-f9 of one queue.
+-- Messages of another queue of a cluster arrive. Touches c m s z o d t h j k b a x i n e q f0-f9 of one queue.
 -- ARGV: 3 settings, 4 transfer, 5 number of the queue that they come from (4), 6 its name, 7 flags of the new records,
 -- 8 rows; then id, lane, body and reason of each. A row: when it becomes visible, 0 for at once (8), expiry (8), when it
 -- was enqueued (8), weight (2).
