@@ -58,7 +58,7 @@ def test_what_is_on_its_way_is_in_a_snapshot_where_it_was_however_it_ends(
     ps = place.open()
     found = stocked(ps, what)
     work = ps.queue("work")
-    payloads = {one: message.payload for one in found if (message := work.get(one))}
+    payloads = {one: work.get(one).payload for one in found}
     die(place, what, step)
     snapshot = ps.take_snapshot(lifetime_s=LIFETIME_S)
     shown = read(place, snapshot, "messages", "work")
