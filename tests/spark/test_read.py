@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from pyspark.sql import SparkSession
 
 import penstock.spark
 from penstock import Message, NewMessage, Penstock
-from penstock.clock import ManualClock
+from penstock.clock import ManualClock, SystemClock
 from tests.spark.stores import QUEUES, load, place, rows
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -193,7 +192,7 @@ def test_where_there_was_nothing_there_is_nothing_later(spark: SparkSession, tmp
 
 def test_several_tasks_read_at_the_same_time(spark: SparkSession, tmp_path: Path) -> None:
     # Messages are cut by their ids, in which their time is: the pace of this machine is not to count.
-    clock = ManualClock(time.time_ns() - 40_000_000_000)
+    clock = ManualClock(SystemClock().now_ns() - 40_000_000_000)
     with penstock.open(f"rocksdb:{tmp_path / 'large'}?durability=os", clock=clock) as ps:
         queue = ps.create_queue("large")
         for _ in range(40):

@@ -437,9 +437,7 @@ class BulkWriteSuite(BulkWriteCase):
         assert bulk.write(ps, "q", columns, txn=Txn("suite", 2)) == Written(enqueued=3, existing=1)
 
     @requires("bulk_write", "idempotent_enqueue")
-    def test_an_id_that_a_duplicate_had_is_free_for_the_next_row(
-        self, ps: Penstock, q: Queue, bulk: Bulk
-    ) -> None:
+    def test_an_id_of_a_duplicate_is_free_for_the_next_row(self, ps: Penstock, q: Queue, bulk: Bulk) -> None:
         q.enqueue(b"old", dedup_id="x")
         given = str(uuid.uuid5(uuid.NAMESPACE_URL, "twice"))
         columns = {"payload": [b"a", b"b", b"c"], "dedup_id": ["x", "y", "z"], "id": [given] * 3}

@@ -316,7 +316,7 @@ class Engine:
         """A queue, and all lines of it."""
         for name in names:
             queue = name.partition(BETWEEN)[0]
-            for address in [queue, *(one for one in self._known if one.startswith(queue + BETWEEN))]:
+            for address in [queue, *(one for one in list(self._known) if one.startswith(queue + BETWEEN))]:
                 self._known.pop(address, None)
 
     def with_queue(self, name: str, act: Callable[[Known], T], attempts: int | None = None) -> T:

@@ -23,6 +23,7 @@ from penstock.backends.redis.engine import (
     QueueChanged,
     QueueRow,
 )
+from penstock.backends.redis.repairing import runs_of
 from penstock.errors import InvalidMessage, QueueNotFound
 from penstock.message import OK, Outcome, checked_name, parse_receipt
 
@@ -88,6 +89,14 @@ class Groups:
         self._catalogue.revise(queue, lambda row: _staged(row, group, JOINING, WHOLE))
 
     def _slices(self, queue: str, group: str, script: str) -> None:
+        """Anew where the server was started anew meanwhile: a place in a scan is of one run."""
+        while True:
+            runs = runs_of(self._engine.server)
+            self._one_pass(queue, group, script)
+            if runs_of(self._engine.server) == runs:
+                return
+
+    def _one_pass(self, queue: str, group: str, script: str) -> None:
         cursor, is_all = b"0", False
         while not is_all:
             own, line = self._lines(queue, group)

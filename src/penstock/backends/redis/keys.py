@@ -114,8 +114,9 @@ class Keys:
         return self._own + b"world:" + escaped(name)
 
     def journal_copy(self, name: str) -> bytes:
-        """The journal of a queue while it is sealed anew."""
-        return self._prefix + b"{" + escaped(name) + b"}:r"
+        """The journal of a queue, or of a line of it, while it is sealed anew."""
+        queue, _, group = name.partition("\0")
+        return self._prefix + b"{" + escaped(queue) + b"}:copy:" + escaped(group)
 
     def world_copy(self, name: str) -> bytes:
         """The frames of a world while they are sealed anew."""

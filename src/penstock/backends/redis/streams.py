@@ -17,7 +17,7 @@ from penstock.backends.redis.stream_numbers import StreamNumbering, StreamNumber
 from penstock.clock import Clock
 from penstock.errors import InvalidMessage, QueueNotFound
 from penstock.keyring import KeyProvider
-from penstock.message import Delivery, Outcome, check_count, checked_name
+from penstock.message import Delivery, EnqueueResult, NewMessage, Outcome, check_count, checked_name
 from penstock.redis_settings import RedisSettings
 
 
@@ -85,6 +85,22 @@ class StreamsBackend(RedisBackend):
         extend = super().extend
         return self._groups.by_line(queue, receipts, lambda line, some: extend(line, some, lease_s))
 
+    def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
+        _refuse_lines("enqueue", queue)
+        return super().enqueue(queue, messages)
+
+    def upsert(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
+        _refuse_lines("upsert", queue)
+        return super().upsert(queue, messages)
+
+    def move(self, queue: str, ids: Sequence[str], target: str) -> list[Outcome]:
+        _refuse_lines("move", queue, target)
+        return super().move(queue, ids, target)
+
+    def redrive(self, queue: str, limit: int, target: str | None) -> int:
+        _refuse_lines("redrive", target)
+        return super().redrive(queue, limit, target)
+
     def purge(self, queue: str, states: Collection[str]) -> int:
         done = super().purge(queue, states)
         for line in () if BETWEEN in queue else self._engine.queue(queue).further_lines:
@@ -107,6 +123,15 @@ class StreamsBackend(RedisBackend):
 
     def _own_reasons(self) -> Iterable[str]:
         return self._numbering.reasons()
+
+
+def _refuse_lines(what: str, *queues: str | None) -> None:
+    """What one group has is what others have, too: messages come to a queue, and leave it, as a whole."""
+    for queue in queues:
+        if isinstance(queue, str) and BETWEEN in queue:
+            raise InvalidMessage(
+                f"{what}: {queue.replace(BETWEEN, ' of group ')!r} is one group's; name the queue"
+            )
 
 
 def open_streams(

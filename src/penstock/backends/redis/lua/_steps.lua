@@ -72,8 +72,9 @@ local function forget(q, ids, recs, seq)
   for i, id in ipairs(ids) do
     held[2 * i - 1], held[2 * i] = seq + i - 1, id
     gone[2 * i - 1] = id
-    -- With its times: a body has none.
-    gone[2 * i] = '\6\0' .. sub(turned(recs[i], 6, nil, zero8, nil, pack('>I8', seq + i - 1)), 3)
+    -- With its times: a body has none. One that was on its way has them behind the transfer's id.
+    local rec = byte(recs[i]) == 7 and sub(recs[i], 18) or recs[i]
+    gone[2 * i] = '\6\0' .. sub(turned(rec, 6, nil, zero8, nil, pack('>I8', seq + i - 1)), 3)
   end
   call('ZADD', KEYS[at + H], unpack(held))
   call('HSET', KEYS[at + S], unpack(gone))

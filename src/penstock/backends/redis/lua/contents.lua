@@ -13,7 +13,8 @@ if with_records then
   for i, id in ipairs(ids) do kept[i] = snapshot .. id end
   records = call('HMGET', KEYS[E], unpack(kept))
   for i, rec in ipairs(now_recs) do
-    if not records[i] then records[i] = rec and #rec >= 79 and u64(rec, 31) <= last and rec end
+    -- One that is on its way to another queue is kept, if it is shown at all.
+    if not records[i] then records[i] = rec and #rec >= 79 and byte(rec) ~= 7 and u64(rec, 31) <= last and rec end
   end
 end
 local bodies = bodies_of(ids, now_recs)

@@ -12,7 +12,7 @@ local first, lanes, weights = 8 + shapes, {}, {}
 for i = 1, shapes do lanes[i], weights[i] = sub(ARGV[7 + i], 1, -3), sub(ARGV[7 + i], -2) end
 if q.again then return {DONE_NOW, now, q.again ~= true and cmsgpack.unpack(q.again) or nil} end
 -- Sent again, and not remembered: the ids tell, as long as the messages are there.
-local sent_again = sub(ARGV[2], 17) == '1'
+local sent_again = sub(ARGV[2], 17, 17) == '1'
 if plain and sent_again and call('HEXISTS', KEYS[S], ARGV[first]) == 1 then return {DONE_NOW, now} end
 local views = open_views(OF_QUEUE, q)
 if not views then return {CHANGED} end

@@ -1,8 +1,8 @@
--- A snapshot of a queue begins or ends. Touches c m s z o d t h j k b a w e q f0-f9 of one queue.
+-- A snapshot of a queue begins or ends. Touches c m s z o d t h j k b a w v e q f0-f9 of one queue.
 -- ARGV: 3 settings (of no matter to 'drop'), 4 'take' or 'drop', 5 number of the snapshot (8). Answers {0, time, counters, last seq that all
 -- required cursors have read or -1} as they were when it began; or {0, time, '1' if there is more to drop}; {1} if time
 -- has more to do first.
---: bodies flows steps time
+--: bodies flows steps time leaving
 local DROPPED = 1000
 local q, no = open(0, 3)
 if ARGV[4] == 'drop' then
@@ -22,6 +22,20 @@ local function live_without()
   return concat(out)
 end
 
+-- What is on its way to another queue stands in no index: it is kept as it was before, as if it set out now.
+local function keep_leaving()
+  local transfers = call('HGETALL', KEYS[V])
+  for i = 1, #transfers, 2 do
+    for _, id in ipairs(ids_of_departure(transfers[i + 1])) do
+      local rec = of_transfer(call('HGET', KEYS[S], id), transfers[i])
+      if rec and #rec >= 79 then
+        call('HSET', KEYS[E], number .. id, rec)
+        call('ZADD', KEYS[Q], '0', number .. standing(id, rec))
+      end
+    end
+  end
+end
+
 if ARGV[4] == 'take' then
   local began = call('HGET', KEYS[E], 'c' .. number)
   if not began then
@@ -37,6 +51,7 @@ if ARGV[4] == 'take' then
     began = cmsgpack.pack({call('GET', KEYS[C]), string.format('%.0f', read)})
     local live = live_without() .. number .. pack('>I8', c[SEQ])
     call('HSET', KEYS[E], 'c' .. number, began, LIVE, live)
+    keep_leaving()
     -- All of the journal is kept, and bodies that go from now on.
     call('HSET', KEYS[W], row, cmsgpack.pack({c[BASE], 1}))
     c[REQUIRED] = c[REQUIRED] + 1
