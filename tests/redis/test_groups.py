@@ -9,14 +9,17 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import penstock
-from penstock import InvalidConfig, NewMessage, Penstock, Queue, Worker
+from penstock import InvalidConfig, InvalidMessage, NewMessage, Penstock, Queue, Worker
+from penstock.backends.redis.engine import Engine
 from penstock.testing.folding import prove_journal
 from penstock.testing.group_suite import worked
 from penstock.testing.harness import receipts
+from tests.encryption.stores import ALL_KEYS
 from tests.redis.interrupting import server_of
 from tests.redis.one_server import started
 from tests.redis.servers import RunningServer
@@ -337,3 +340,73 @@ def test_commands_take_messages_in_a_group(place: Place) -> None:
                 [sys.executable, "-m", "penstock", *words], cwd=ROOT, capture_output=True, check=True
             )
             assert done.stdout.startswith(b"payload")
+
+
+# -- what a group is not
+
+
+def test_messages_come_to_a_queue_and_leave_it_not_to_one_of_its_groups(ps: Penstock, q: Queue) -> None:
+    ps.create_queue("other")
+    q.create_group("second")
+    q.enqueue(b"1", id="018f0000-0000-7000-8000-000000000001")
+    line = q.group("second")
+    for call in (
+        lambda: line.enqueue(b"2"),
+        lambda: line.upsert([NewMessage(b"2", id="018f0000-0000-7000-8000-000000000001")]),
+        lambda: line.move(["018f0000-0000-7000-8000-000000000001"], "other"),
+        lambda: q.move(["018f0000-0000-7000-8000-000000000001"], line.name),
+        lambda: q.redrive(target=line.name),
+    ):
+        with pytest.raises(InvalidMessage, match="second"):
+            call()
+    assert ps.check().ok
+    for group in ("first", "second"):
+        assert [delivery.payload for delivery in q.lease(10, group=group)] == [b"1"]
+
+
+def test_a_new_group_gets_what_waits_for_a_retry_in_its_turn(ps: Penstock, q: Queue) -> None:
+    q.enqueue(b"1")
+    q.nack(receipts(q.lease(1, group="first")), delay_s=600)
+    q.enqueue(b"2")
+    q.create_group("second")
+    assert ps.check().ok
+    assert [delivery.payload for delivery in q.lease(10, group="second")] == [b"1", b"2"]
+
+
+def test_a_rekeying_leaves_what_groups_share_alone(place: Place) -> None:
+    ps = place.sealed(ALL_KEYS, "main")
+    q = ps.create_queue("q")
+    for group in ("first", "second"):
+        q.create_group(group)
+    q.enqueue_many([NewMessage(b"%d" % n) for n in range(10)])
+    q.nack(receipts(q.lease(3, group="first")), delay_s=0, reason="of a secret")
+    newer = place.sealed(ALL_KEYS, "new")
+    newer.rekey()
+    for group in ("first", "second"):
+        found = newer.queue("q").lease(20, group=group)
+        assert len(found) == 10
+        newer.queue("q").ack(receipts(found))
+    assert newer.check().ok
+
+
+def test_a_server_that_is_started_anew_while_a_group_is_filled_leaves_nothing_out(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with penstock.open(server.url("streams")) as ps:
+        q = ps.create_queue("q")
+        q.create_group("first")
+        fill(q)
+        run, slices = Engine.run, 0
+
+        def restarting(engine: Engine, name: str, *args: Any) -> Any:
+            nonlocal slices
+            slices += name == "join"
+            if slices == 10 and name == "join":
+                server.kill()
+                server.start()
+            return run(engine, name, *args)
+
+        monkeypatch.setattr(Engine, "run", restarting)
+        q.create_group("second")
+        assert slices > 20
+        assert everything_once([delivery.payload for delivery in q.lease(2 * WAITING, group="second")])

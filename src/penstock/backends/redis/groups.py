@@ -89,19 +89,13 @@ class Groups:
         self._catalogue.revise(queue, lambda row: _staged(row, group, JOINING, WHOLE))
 
     def _slices(self, queue: str, group: str, script: str) -> None:
-        """Anew where the server was started anew meanwhile: a place in a scan is of one run."""
-        while True:
-            runs = runs_of(self._engine.server)
-            self._one_pass(queue, group, script)
-            if runs_of(self._engine.server) == runs:
-                return
-
-    def _one_pass(self, queue: str, group: str, script: str) -> None:
-        cursor, is_all = b"0", False
+        cursor, is_all, runs = b"0", False, runs_of(self._engine.server)
         while not is_all:
             own, line = self._lines(queue, group)
             try:
                 if script == "join":
+                    if cursor == b"end" and (now := runs_of(self._engine.server)) != runs:
+                        cursor, runs = b"0", now  # A place in a scan is of one run of the server.
                     is_all = cursor == b"end"
                     sent = (b"0" if is_all else cursor, int(is_all))
                     cursor = self._engine.run("join", [own, line], *sent)[2]

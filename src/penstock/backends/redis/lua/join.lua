@@ -1,5 +1,5 @@
 -- A slice of what waits in a queue is given to the line of a new group, each message once, as if it were new there.
--- Touches s m r of the queue, and c s z o d t j k b a x v f0-f9 of the line, whose keys follow the queue's.
+-- Touches s m r of the queue, and c s z o d t j k b a x given f0-f9 of the line, whose keys follow the queue's.
 -- ARGV: 3 and 4 settings, 5 cursor, 6 '1' if that was all. Answers {0, time, next cursor, how many}.
 --: bodies flows steps views
 local LINE = OF_QUEUE
@@ -22,8 +22,10 @@ for i = 1, #page[2], 2 do
     and call('HSETNX', KEYS[LINE + GIVEN], id, '') == 1 then
     local delayed = byte(rec) == 1 and sub(rec, 3, 6) == '\0\0\0\0'
     local visible8 = (delayed or byte(rec) == 2) and sub(rec, 39, 46) or now8
+    -- One that waited for a retry waits no longer: its place was to be a later one.
+    local order8 = byte(rec) == 1 and not delayed and now8 or sub(rec, 55, 62)
     recs[#recs + 1] = (delayed and '\1' or '\2') .. sub(rec, 2, 2) .. '\0\0\0\0' .. now8 .. (delayed and visible8 or zero8)
-      .. sub(rec, 23, 38) .. visible8 .. sub(rec, 47, after_lane(rec) - 1) .. '\0\0\0\0\0\0' .. entry_of(rec)
+      .. sub(rec, 23, 38) .. visible8 .. sub(rec, 47, 54) .. order8 .. sub(rec, 63, after_lane(rec) - 1) .. '\0\0\0\0\0\0' .. entry_of(rec)
     ids[#ids + 1], dues[#dues + 1] = id, visible8
   end
 end
