@@ -1,4 +1,7 @@
-"""The suite passes on Redis lists: real servers, whose logs are synced at every write."""
+"""The suite passes on Redis lists: real servers, whose logs are synced at every write.
+
+Streams run the same scripts on Valkey in every run; the other servers have their turn in the long tests.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +35,12 @@ class TestRedisLists(BackendSuite):
         return penstock.open(f"{url}?key_prefix={prefix}-", clock=clock, rng=rng)
 
 
+@pytest.mark.soak
 class TestValkeyLists(TestRedisLists):
     flavour = "valkey"
 
 
+@pytest.mark.soak
 class TestRedis7Lists(TestRedisLists):
     """On the machine's own server; where it has none, the closing summary of the tests says so."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.conformance.test_redis_lists import TestRedisLists as _OnRedis
 from tests.redis.servers import redis_7
 
@@ -14,6 +16,7 @@ class TestValkeyStreams(_OnRedis):
     flavour, kind = "valkey", "streams"
 
 
+@pytest.mark.soak
 class TestRedis7Streams(_OnRedis):
     """On the machine's own server; where it has none, the closing summary of the tests says so."""
 
