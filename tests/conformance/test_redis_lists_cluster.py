@@ -12,11 +12,14 @@ import pytest
 import penstock
 from penstock.clock import Clock
 from penstock.testing.admin_suite import AdminSuite
+from penstock.testing.bulk_read_suite import BulkReadSuite
 from penstock.testing.bulk_suite import MoveSuite, PurgeSuite
+from penstock.testing.bulk_write_suite import BulkWriteSuite
 from penstock.testing.deadletter_suite import DeadLetterSuite
 from penstock.testing.harness import BackendCase
 from penstock.testing.held_suite import HeldBodySuite
 from penstock.testing.replace_suite import ReplaceQueuesSuite
+from penstock.testing.restore_suite import RestoreSuite
 from penstock.testing.suite import BackendSuite
 from penstock.testing.waiting_suite import WaitingSuite
 from tests.redis.one_cluster import emptied, shared
@@ -38,11 +41,12 @@ class _OnCluster(BackendCase):
         return penstock.open(f"{shared(self.flavour).url()}&key_prefix={prefix}-", clock=clock, rng=rng)
 
 
+@pytest.mark.soak
 class TestRedisListsCluster(_OnCluster, BackendSuite):
-    pass
+    """All of it."""
 
 
-class TestValkeyListsCluster(
+class TestWhatDiffersOnRedisCluster(
     _OnCluster,
     DeadLetterSuite,
     HeldBodySuite,
@@ -51,7 +55,13 @@ class TestValkeyListsCluster(
     ReplaceQueuesSuite,
     AdminSuite,
     WaitingSuite,
+    BulkReadSuite,
+    BulkWriteSuite,
+    RestoreSuite,
 ):
     """What is done otherwise than on one server; the rest is the same scripts on one master."""
 
+
+@pytest.mark.soak
+class TestWhatDiffersOnValkeyCluster(TestWhatDiffersOnRedisCluster):
     flavour = "valkey"
