@@ -125,6 +125,7 @@ OTHERS = {
     "after_prefix",
     "dedup",
     "parse_due",
+    "lane_priority",
     "lane_fairness_key",
     "lane_fairness_bytes",
     "lane_throttle_keys",
@@ -212,6 +213,7 @@ def test_throttle_keys_are_a_set(priority: int, key: bytes, throttle: tuple[byte
 def test_a_lane_tells_its_fairness_key(priority: int, key: str, throttle: tuple[bytes, ...]) -> None:
     lane = keys.lane(priority, key.encode(), throttle)
     assert (keys.lane_fairness_key(lane), keys.lane_fairness_bytes(lane)) == (key, key.encode())
+    assert keys.lane_priority(lane) == priority
 
 
 @given(priority=priorities, key=names, throttle=st.lists(st.text(max_size=8), max_size=4))
