@@ -6,6 +6,7 @@ import random
 import subprocess
 import sys
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,10 @@ import pytest
 
 import penstock
 from penstock import InvalidConfig, InvalidMessage, NewMessage, Penstock, Queue, Worker
+from penstock.backends.bulk import StoredMessage
 from penstock.backends.redis.engine import Engine
+from penstock.backends.redis.keys import BODIES
+from penstock.testing.bulk_write_suite import Bulk
 from penstock.testing.folding import prove_journal
 from penstock.testing.group_suite import worked
 from penstock.testing.harness import receipts
@@ -410,3 +414,18 @@ def test_a_server_that_is_started_anew_while_a_group_is_filled_leaves_nothing_ou
         q.create_group("second")
         assert slices > 20
         assert everything_once([delivery.payload for delivery in q.lease(2 * WAITING, group="second")])
+
+
+def test_what_comes_in_bulk_or_from_another_store_comes_to_every_group(ps: Penstock, q: Queue) -> None:
+    q.create_group("second")
+    written = Bulk().write(ps, "q", {"payload": [b"%d" % n for n in range(20)]})
+    ps.restore("q", [StoredMessage(id=str(uuid.UUID(int=1)), state="ready", payload=b"20")])
+    assert written.enqueued == 20
+    assert ps.check().ok
+    for group in ("first", "second"):
+        found = q.lease(30, group=group)
+        assert everything_once([delivery.payload for delivery in found], 21)
+        q.ack(receipts(found))
+    backend: Any = ps._default
+    assert server_of(ps).command("XLEN", backend._engine.queue("q").keys[BODIES]) == 0
+    assert ps.check().ok
