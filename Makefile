@@ -49,10 +49,9 @@ format: $(VENV)/ready ## Format, and fix what the linter can fix
 
 lock: $(VENV)/ready ## Pin the newest allowed packages in requirements.lock
 	$(PY) -m venv --clear $(VENV)/lock
-	$(VENV)/lock/bin/pip install --quiet pip-tools
-	CUSTOM_COMPILE_COMMAND="make lock" $(VENV)/lock/bin/pip-compile --quiet --upgrade --generate-hashes \
-	    --strip-extras --allow-unsafe --no-emit-options --all-build-deps --extra dev \
-	    --output-file requirements.lock pyproject.toml
+	$(VENV)/lock/bin/pip install --quiet uv
+	$(VENV)/lock/bin/uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --python $(PY) \
+	    --custom-compile-command "make lock" --extra dev --output-file requirements.lock pyproject.toml
 
 clean: ## Remove the environment and everything that was generated
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
