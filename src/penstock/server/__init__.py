@@ -1,0 +1,1 @@
+"""Penstock over HTTP: its own interface, Amazon SQS's, health and metrics, on one port."""

@@ -1,0 +1,52 @@
+"""Who may do what: permissions by queue, and where credentials come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Literal, NamedTuple, Protocol
+
+Permission = Literal["enqueue", "consume", "read", "admin"]
+PERMISSIONS: tuple[Permission, ...] = ("enqueue", "consume", "read", "admin")
+
+#: What is not a queue's own (creating and listing queues, state, throttles, worlds, checks) goes by this name.
+STORE = ""
+
+
+class Principal(NamedTuple):
+    """Whoever makes a request. Grants are by pattern of queue names, as shells have them; `*` is everything.
+
+    `admin` on a queue implies the other three there. What is the store's own takes a grant on `*`.
+    """
+
+    name: str
+    grants: Mapping[str, frozenset[Permission]]
+
+    def may(self, permission: Permission, queue: str) -> bool:
+        """Whether this is allowed on the queue, or with `STORE` on the store itself."""
+        for pattern, permissions in self.grants.items():
+            if pattern == "*" or (queue != STORE and fnmatchcase(queue, pattern)):
+                if permission in permissions or "admin" in permissions:
+                    return True
+        return False
+
+
+#: Who everybody is where the server is open: on loopback, without credentials.
+ANYBODY = Principal("anybody", {"*": frozenset(PERMISSIONS)})
+
+
+class Credentials(Protocol):
+    """What the server knows of those who call it, as of now: it changes while the server runs."""
+
+    @property
+    def required(self) -> bool:
+        """False: whoever comes is `ANYBODY`."""
+        ...
+
+    def by_token(self, token: str) -> Principal | None:
+        """Of an API key (`Authorization: Bearer …`) of the native interface."""
+        ...
+
+    def by_access_key(self, access_key: str) -> tuple[Principal, str] | None:
+        """Of an AWS access key: who it is, and the secret that signatures are made with."""
+        ...
