@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 Permission = Literal["enqueue", "consume", "read", "admin"]
 PERMISSIONS: tuple[Permission, ...] = ("enqueue", "consume", "read", "admin")
 
-#: What is not a queue's own (creating and listing queues, state, throttles, worlds, checks) goes by this name.
+#: The name that goes for what is no queue's own: listing queues, state, throttles, worlds, checks.
 STORE = ""
 
 
@@ -24,11 +24,11 @@ class Principal(NamedTuple):
 
     def may(self, permission: Permission, queue: str) -> bool:
         """Whether this is allowed on the queue, or with `STORE` on the store itself."""
-        for pattern, permissions in self.grants.items():
-            if pattern == "*" or (queue != STORE and fnmatchcase(queue, pattern)):
-                if permission in permissions or "admin" in permissions:
-                    return True
-        return False
+        return any(
+            permission in permissions or "admin" in permissions
+            for pattern, permissions in self.grants.items()
+            if pattern == "*" or (queue != STORE and fnmatchcase(queue, pattern))
+        )
 
 
 #: Who everybody is where the server is open: on loopback, without credentials.
