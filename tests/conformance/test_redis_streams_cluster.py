@@ -19,9 +19,7 @@ class _Streams(OnCluster):
     kind = "streams"
 
 
-class TestWhatDiffersOnRedisStreamsCluster(
-    _Streams, GroupSuite, DeadLetterSuite, HeldBodySuite, MoveSuite
-):
+class TestWhatDiffersOnRedisStreamsCluster(_Streams, GroupSuite, DeadLetterSuite, HeldBodySuite, MoveSuite):
     """What is done otherwise than with lists on a cluster, or than with streams on one server."""
 
 
