@@ -32,7 +32,7 @@ _VERSION = b"\x01"
 class Plan(msgspec.Struct, array_like=True, frozen=True):
     """What is to be done, and the ids of what the system's world will say of it."""
 
-    #: As in the catalogue: rows with scripts are sealed. Those of lines follow their queue's, without the row.
+    #: As in the catalogue: rows with scripts are sealed. Those of lines have none.
     changes: list[tuple[str, str, bytes]]
     entry_ids: list[bytes]
 
