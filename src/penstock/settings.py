@@ -78,7 +78,7 @@ class QueueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     compress_over_bytes: int | None = None
     on_enqueue: str | None = None
     on_failure: str | None = None
-    #: What others note about the queue, which Penstock keeps and does not read: see docs/sqs.md for one that does.
+    #: What others note about the queue, which Penstock keeps and does not read.
     annotations: dict[str, str] = {}
 
 
