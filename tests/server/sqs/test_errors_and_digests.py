@@ -56,7 +56,11 @@ def test_the_sum_of_attributes_is_the_one_that_moto_computes() -> None:
         "a": {"DataType": "String", "StringValue": "tëxt"},
         "C": {"DataType": "Number.int", "StringValue": "-1"},
     }
-    ours = [("b", "Binary.png", b"\0\1\2\xff"), ("a", "String", "tëxt"), ("C", "Number.int", "-1")]
+    ours: list[digests.Attribute] = [
+        ("b", "Binary.png", b"\0\1\2\xff"),
+        ("a", "String", "tëxt"),
+        ("C", "Number.int", "-1"),
+    ]
     theirs = Message("id", "body", system_attributes={})
     theirs.message_attributes = sent
     assert digests.of_attributes(ours) == theirs.attribute_md5
