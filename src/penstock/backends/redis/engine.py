@@ -131,7 +131,8 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def _is_secret(row: QueueRow) -> bool:
-    return row.settings.on_enqueue is not None or row.settings.on_failure is not None
+    settings = row.settings
+    return settings.on_enqueue is not None or settings.on_failure is not None or bool(settings.annotations)
 
 
 def is_sealed_text(raw: bytes) -> bool:
