@@ -334,9 +334,8 @@ class Engine:
                 try:
                     return act(q)
                 except QueueChanged as changed:
+                    # Looked at again behind the pause, not before: what changes often would be old by then.
                     self.forget(name, *changed.args)
-                    if self.load(name) is None:
-                        raise QueueNotFound(name) from None
         finally:
             self._acts.has_changed = outer
         raise _restless(name)
