@@ -302,6 +302,10 @@ class _Reader(Reader):
             name: self.backend(name, value, tuning, security.get(name)) for name, value in blocks.items()
         }
         servers = [name for name, settings in found.items() if isinstance(settings, RedisSettings)]
+        if security and not servers:
+            named = join("security", next(iter(security)))
+            problem = "is about no backend: the file has none on a Redis server; add it to backends"
+            raise self.refusal(named, problem)
         self.check_keys("security", security, tuple(servers))
         return found
 

@@ -41,6 +41,19 @@ def bury(ps: penstock.Penstock) -> None:
     q.reject(receipts(q.lease(100)), reason="no good")
 
 
+def bury_second(ps: penstock.Penstock) -> None:
+    q = ps.queue("work")
+    q.reject(receipts(q.lease(100, group="second")), reason="no good")
+
+
+def join(ps: penstock.Penstock) -> None:
+    ps.queue("work").create_group("late")
+
+
+def drop(ps: penstock.Penstock) -> None:
+    ps.queue("work").drop_group("second")
+
+
 def redrive(ps: penstock.Penstock) -> None:
     ps.queue("work").redrive(target="spare")
 
@@ -63,7 +76,8 @@ def replace(ps: penstock.Penstock) -> None:
 
 
 WHAT: dict[str, Callable[[penstock.Penstock], None]] = {
-    one.__name__: one for one in (move, bury, redrive, create, update, delete, replace)
+    one.__name__: one
+    for one in (move, bury, bury_second, redrive, create, update, delete, replace, join, drop)
 }
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class Target(NamedTuple):
         return f"{self.flavour}+{self.kind}"
 
 
-TARGETS = [Target("redis", "lists")]
+TARGETS = [Target("redis", "lists"), Target("redis", "streams")]
 
 
 class Result(NamedTuple):

@@ -31,14 +31,14 @@ class Crew:
     """Processes at work, and everything that they were promised."""
 
     def __init__(self, url: str, folder: Path) -> None:
-        self._url = url
+        self.url = url
         self._folder = folder
         self._started = 0
         self.running: list[subprocess.Popen[bytes]] = []
 
     def hire(self) -> None:
         self._started += 1
-        command = [sys.executable, str(ROOT / "tests/redis/roaming.py"), self._url, str(self._started)]
+        command = [sys.executable, str(ROOT / "tests/redis/roaming.py"), self.url, str(self._started)]
         with (self._folder / f"said-{self._started}").open("wb") as out:
             self.running.append(subprocess.Popen(command, stdout=out, cwd=ROOT))
 
@@ -72,9 +72,9 @@ def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
         yield cluster
 
 
-@pytest.fixture
-def crew(cluster: RunningCluster, tmp_path: Path) -> Iterator[Crew]:
-    url = f"{cluster.url()}&min_replicas=1"
+@pytest.fixture(params=["lists", pytest.param("streams", marks=pytest.mark.soak)])
+def crew(request: pytest.FixtureRequest, cluster: RunningCluster, tmp_path: Path) -> Iterator[Crew]:
+    url = f"{cluster.url(request.param)}&min_replicas=1"
     with penstock.open(url) as ps:
         ps.create_queue("dead")
         ps.create_queue("spare")
@@ -87,14 +87,14 @@ def crew(cluster: RunningCluster, tmp_path: Path) -> Iterator[Crew]:
     crew.end()
 
 
-def prove(crew: Crew, cluster: RunningCluster) -> dict[str, int]:
+def prove(crew: Crew) -> dict[str, int]:
     """What was acknowledged is in exactly one queue, or was acked; acked ones are gone. Counts the rest."""
     crew.end()
     said = crew.said()
     assert not said["!"], said["!"]
     # So much later that every lease has ended, and nobody goes on with a transfer by himself.
     clock = ManualClock(SystemClock().now_ns() + HOUR_NS)
-    with penstock.open(cluster.url(), clock=clock) as ps:
+    with penstock.open(crew.url, clock=clock) as ps:
         sweep_all(ps)
         there = Counter(message.id for name in QUEUES for message in ps.queue(name).iter())
         report = ps.check()
@@ -120,6 +120,7 @@ def prove(crew: Crew, cluster: RunningCluster) -> dict[str, int]:
 
 
 def slot_of(queue: str) -> int:
+    """Of lists as of streams: what counts is in braces."""
     return int(key_slot(f"penstock:ps1:{{{queue}}}:c".encode()))
 
 
@@ -127,14 +128,14 @@ def test_queues_lie_on_several_masters() -> None:
     assert len({slot_of(queue) * 3 // 16384 for queue in (*QUEUES, "~")}) == 3
 
 
-def test_clients_that_are_killed_lose_and_double_nothing(crew: Crew, cluster: RunningCluster) -> None:
+def test_clients_that_are_killed_lose_and_double_nothing(crew: Crew) -> None:
     rng, pause = random.Random(1), threading.Event()
     for _ in range(6):
         pause.wait(0.3 * rng.random())
         crew.kill(crew.running[0])
         crew.hire()
         crew.wait_for(acks=10)
-    prove(crew, cluster)
+    prove(crew)
 
 
 def is_master(server: RunningServer) -> bool:
@@ -152,7 +153,7 @@ def test_a_master_that_is_killed_takes_nothing_with_it_that_a_replica_has_confir
         master.start()  # As a replica: else nobody would confirm.
         assert wait_until(lambda: all_follow(cluster), 30)
         crew.wait_for(acks=20)
-    assert prove(crew, cluster)["let down"] > 0
+    assert prove(crew)["let down"] > 0
 
 
 def all_follow(cluster: RunningCluster) -> bool:
@@ -186,4 +187,4 @@ def test_slots_that_move_under_load_take_everything_along(crew: Crew, cluster: R
             source, target = (cluster.masters[(at + n) % 3] for n in (step, step + 1))
             reshard(cluster, slot, source, target, pause_s=2 if queue == "work" else 0)
     crew.wait_for(acks=20)
-    assert prove(crew, cluster)["let down"] == 0, "calls wait until a slot has moved"
+    assert prove(crew)["let down"] == 0, "calls wait until a slot has moved"

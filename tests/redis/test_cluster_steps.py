@@ -30,9 +30,10 @@ EVENTS = {"move": "moved", "bury": "dead", "redrive": "redriven"}
 FORSAKEN_S = 11
 
 
-@pytest.fixture
-def place() -> Iterator[Place]:
-    place = Place()
+@pytest.fixture(params=["lists", pytest.param("streams", marks=pytest.mark.soak)])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """What differs on streams is tested in test_cluster_groups.py."""
+    place = Place(request.param)
     yield place
     place.close()
 
@@ -237,7 +238,8 @@ def test_check_tells_of_a_transfer_that_nobody_goes_on_with_and_a_repair_does(pl
 
 def key_of(place: Place, queue: str, part: str) -> tuple[Any, bytes]:
     """The master that has a queue's key, and the key."""
-    key = f"{place.prefix}ps1:{{{queue}}}:{part}".encode()
+    root = "pss1" if place.kind == "streams" else "ps1"
+    key = f"{place.prefix}{root}:{{{queue}}}:{part}".encode()
     for master in place.cluster.masters:
         if master.do("CLUSTER", "COUNTKEYSINSLOT", master.do("CLUSTER", "KEYSLOT", key)):
             return master, key
@@ -318,11 +320,11 @@ def test_a_change_of_queues_is_all_or_nothing_and_finished_by_others(
     tags = {key.partition(b"{")[2].partition(b"}")[0].decode() for key in place.stored()} - {"~"}
     assert tags == {name for name, _ in after}
     assert not [key for key in place.stored() if key.endswith(b":plan")]
+    told = [entry.kind for entry in ps.journal(SYSTEM_WORLD).scan()]
+    assert len(told) == 3 + {"replace": 4}.get(what, 1)
     place.clock.advance(500)
     assert len(drain(q)) == len(found)
     prove(ps, *(ps.queue(settings.name) for settings in ps.queues()))
-    told = [entry.kind for entry in ps.journal(SYSTEM_WORLD).scan()]
-    assert len(told) == 3 + {"replace": 4}.get(what, 1)
 
 
 #: Made, and not seen yet.

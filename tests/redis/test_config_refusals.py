@@ -161,6 +161,16 @@ def test_other_sections_are_refused_by_name_too(read: Read, text: str, problem: 
     assert "hunter2" not in message
 
 
+@pytest.mark.parametrize("backends", ["{}", "{e: {url: 'memory:'}}"])
+def test_security_of_backends_where_none_is_on_a_server_says_what_is_missing(
+    read: Read, backends: str
+) -> None:
+    message = refused(read, f"backends: {backends}\nsecurity: {{b: {{password: hunter2}}}}")
+    assert message.startswith("security.b is about no backend: the file has none on a Redis server")
+    assert "hunter2" not in message
+    assert "accepted" not in message
+
+
 def test_a_backend_of_a_queue_does_not_take_the_name_of_another(read: Read) -> None:
     text = (
         "backends: {b: {url: 'redis+lists://localhost'}, b/q: {url: 'redis+lists://localhost/1'}}\n"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.mark import ParameterSet
 
 import penstock
 from penstock import Delivery, Penstock, Worker
@@ -25,8 +27,18 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("target", TARGETS, ids=str)
+#: In every run of the tests, of stores whose other faults wait for `make soak`: those that streams meet with
+#: entries pending.
+ALWAYS = {"worker killed -9", "server killed -9, back at once, with its log"}
+
+
+def runs() -> Iterator[ParameterSet]:
+    for target, fault in itertools.product(TARGETS, FAULTS):
+        is_slow = target is not TARGETS[0] and fault not in ALWAYS
+        yield pytest.param(target, fault, marks=[pytest.mark.soak] if is_slow else [], id=f"{target}-{fault}")
+
+
+@pytest.mark.parametrize(("target", "fault"), runs())
 def test_nothing_that_was_acknowledged_is_missing(target: Target, fault: str, tmp_path: Path) -> None:
     result = run_fault(target, fault, FAULTS[fault][1], tmp_path)
     assert result.acknowledged > 50, "hardly anything was done"
