@@ -28,8 +28,8 @@ from tests.redis.one_cluster import emptied, shared
 pytestmark = pytest.mark.xdist_group("redis-lists-cluster")
 
 
-class _OnCluster(BackendCase):
-    flavour = "redis"
+class OnCluster(BackendCase):
+    flavour, kind = "redis", "lists"
 
     @pytest.fixture(autouse=True)
     def emptied(self) -> Iterator[None]:
@@ -38,16 +38,17 @@ class _OnCluster(BackendCase):
 
     def open_penstock(self, folder: Path, clock: Clock, rng: random.Random) -> penstock.Penstock:
         prefix = hashlib.sha256(str(folder).encode()).hexdigest()[:12]
-        return penstock.open(f"{shared(self.flavour).url()}&key_prefix={prefix}-", clock=clock, rng=rng)
+        url = f"{shared(self.flavour).url(self.kind)}&key_prefix={prefix}-"
+        return penstock.open(url, clock=clock, rng=rng)
 
 
 @pytest.mark.soak
-class TestRedisListsCluster(_OnCluster, BackendSuite):
+class TestRedisListsCluster(OnCluster, BackendSuite):
     """All of it."""
 
 
 class TestWhatDiffersOnRedisCluster(
-    _OnCluster,
+    OnCluster,
     DeadLetterSuite,
     HeldBodySuite,
     MoveSuite,

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import penstock
-from penstock.backends.redis.capabilities import LISTS, LISTS_CLUSTER, STREAMS
+from penstock.backends.redis.capabilities import LISTS, LISTS_CLUSTER, STREAMS, STREAMS_CLUSTER
 from penstock.backends.registry import BUILT_IN
 from penstock.capabilities import MEANING, Capabilities
 from tests.docs.pages import README
@@ -17,7 +17,12 @@ START, END = "<!-- capabilities: start -->", "<!-- capabilities: end -->"
 def capabilities() -> dict[str, Capabilities]:
     """What each built-in engine says of itself, once it is open."""
     # On servers that keep a log.
-    found = {"redis+lists": LISTS, "redis+lists on a cluster": LISTS_CLUSTER, "redis+streams": STREAMS}
+    found = {
+        "redis+lists": LISTS,
+        "redis+lists on a cluster": LISTS_CLUSTER,
+        "redis+streams": STREAMS,
+        "redis+streams on a cluster": STREAMS_CLUSTER,
+    }
     with tempfile.TemporaryDirectory() as folder:
         for engine in BUILT_IN.keys() - found.keys():
             url = f"{engine}:{Path(folder, engine)}" if engine != "memory" else "memory:"

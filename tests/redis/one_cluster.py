@@ -39,7 +39,8 @@ def emptied(cluster: RunningCluster) -> None:
 class Place:
     """A prefix on a cluster: opened as often as a test likes."""
 
-    def __init__(self, cluster: RunningCluster | None = None) -> None:
+    def __init__(self, kind: str = "lists", cluster: RunningCluster | None = None) -> None:
+        self.kind = kind
         self.cluster = cluster or shared()
         self.prefix = f"place-{next(_numbers)}-"
         self.clock = ManualClock(START_NS)
@@ -47,7 +48,7 @@ class Place:
 
     @property
     def url(self) -> str:
-        return f"{self.cluster.url()}&key_prefix={self.prefix}"
+        return f"{self.cluster.url(self.kind)}&key_prefix={self.prefix}"
 
     def open(self, seed: int = 1, clock: Clock | None = None) -> penstock.Penstock:
         ps = penstock.open(self.url, clock=clock or self.clock, rng=random.Random(seed))

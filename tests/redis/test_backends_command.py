@@ -79,6 +79,28 @@ def test_one_that_answers_says_which_server_it_is_and_how_long_it_took(
     assert "persistence" in memory["cannot"]
 
 
+def test_a_server_that_keeps_no_log_is_not_said_to_keep_anything(
+    tmp_path: Path, shared_server: RunningServer
+) -> None:
+    path = tmp_path / "penstock.yaml"
+    path.write_text(
+        f"storage: {{engine: memory}}\nbackends: {{fast: {{url: 'redis+lists://localhost:{shared_server.port}'}}}}"
+    )
+    for log, has in (("no", "cannot"), ("yes", "can")):
+        shared_server.do("CONFIG", "SET", "appendonly", log)
+        try:
+            (fast,) = [row for row in listed(path)[1] if row.get("name") == "fast"]
+        finally:
+            shared_server.do("CONFIG", "SET", "appendonly", "no")
+        assert "persistence" in fast[has]
+        assert ("keeps no log" in str(fast["warnings"])) == (log == "no")
+    by_scheme = {one.scheme: one.capabilities for one in known_backends()}
+    for scheme, kept in (("dragonfly+lists", False), ("keydb+lists", True), ("rocksdb", True)):
+        can = by_scheme[scheme]
+        assert can is not None
+        assert can.persistence is kept
+
+
 def test_all_that_there_is_is_listed_once() -> None:
     found = {one.scheme: one for one in known_backends()}
     servers = {one.tls_scheme: one for one in found.values() if one.tls_scheme}

@@ -19,7 +19,6 @@ import pytest
 import penstock
 from penstock import NewMessage, Penstock, Queue
 from penstock.backends.bulk import BulkRequest, Snapshot, Staged, Txn, WriteTicket, Written
-from penstock.backends.redis.keys import Keys
 from penstock.backends.registry import open_reader, open_writer, release_snapshot
 from penstock.clock import Clock
 from penstock.errors import (
@@ -37,12 +36,16 @@ from tests.redis.servers import RunningServer, wait_until
 from tests.redis.stores import Place
 
 ROOT = Path(__file__).parents[2]
-JOURNAL = "penstock:ps1:{q}:j"
+
+
+@pytest.fixture(params=["lists", "streams"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
-    made = Place()
+def place(kind: str) -> Iterator[Place]:
+    made = Place(kind)
     yield made
     made.close()
 
@@ -80,22 +83,22 @@ def everything(q: Queue) -> Counter[bytes]:
 
 
 def test_a_committer_that_is_killed_leaves_nothing_doubled_or_missing(
-    server: RunningServer, tmp_path: Path
+    server: RunningServer, kind: str, tmp_path: Path
 ) -> None:
-    url, rows = server.url(), 30_000
+    url, rows = server.url(kind), 30_000
     with penstock.open(url) as ps:
         ps.create_queue("q")
     for version in range(3):
         txn = Txn("killed", version)
         ticket, parts = staged(url, rows, txn)
-        before = server.do("XLEN", JOURNAL)
+        before = server.do("XLEN", key(kind, "j"))
         file = tmp_path / f"{version}"
         file.write_bytes(pickle.dumps((ticket, txn, parts)))
         command = [sys.executable, "-m", "tests.redis.bulk_committer", url, str(file)]
         committer = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
         assert committer.stdout is not None
         committer.stdout.readline()
-        wait_until(partial(_has_frames, server, before + 2))
+        wait_until(partial(_has_frames, server, kind, before + 2))
         committer.kill()
         committer.wait()
         committer.stdout.close()
@@ -112,12 +115,17 @@ def test_a_committer_that_is_killed_leaves_nothing_doubled_or_missing(
         assert client.keys("*:write:*") == []
 
 
-def _has_frames(server: RunningServer, frames: int) -> bool:
-    return bool(server.do("XLEN", JOURNAL) >= frames)
+def key(kind: str, part: str) -> str:
+    """One of the queue's keys, where a store has the prefix that it has unless told otherwise."""
+    return f"penstock:{'ps1' if kind == 'lists' else 'pss1'}:{{q}}:{part}"
 
 
-def test_a_server_that_is_killed_has_every_row_once(server: RunningServer, tmp_path: Path) -> None:
-    url, rows, txn = server.url(), 40_000, Txn("server", 1)
+def _has_frames(server: RunningServer, kind: str, frames: int) -> bool:
+    return bool(server.do("XLEN", key(kind, "j")) >= frames)
+
+
+def test_a_server_that_is_killed_has_every_row_once(server: RunningServer, kind: str, tmp_path: Path) -> None:
+    url, rows, txn = server.url(kind), 40_000, Txn("server", 1)
     with penstock.open(url) as ps:
         ps.create_queue("q")
     ticket, parts = staged(url, rows, txn)
@@ -132,7 +140,7 @@ def test_a_server_that_is_killed_has_every_row_once(server: RunningServer, tmp_p
 
     thread = threading.Thread(target=commit)
     thread.start()
-    wait_until(partial(_has_frames, server, 3))
+    wait_until(partial(_has_frames, server, kind, 3))
     server.kill()
     server.start()
     thread.join(60)
@@ -250,8 +258,8 @@ def _waiting(state: str) -> str:
     return "waiting" if state in (State.READY, State.DELAYED) else state
 
 
-def test_a_snapshot_stands_still_beside_traffic(server: RunningServer) -> None:
-    url = server.url()
+def test_a_snapshot_stands_still_beside_traffic(server: RunningServer, kind: str) -> None:
+    url = server.url(kind)
     with penstock.open(url) as ps:
         ps.create_queue("other")
         q = ps.create_queue("q", retention_s=5, max_attempts=3)
@@ -332,9 +340,9 @@ def test_retention_waits_for_a_snapshot_and_goes_on_when_it_has_ended(place: Pla
         pass
 
 
-def test_many_who_ask_for_one_snapshot_get_the_same_and_leave_nothing_behind(server: RunningServer) -> None:
+def test_many_who_ask_for_one_snapshot_get_the_same_and_leave_nothing_behind(server: RunningServer, kind: str) -> None:
     chosen, found = "00000000-0000-4000-8000-000000000001", list[Snapshot]()
-    with penstock.open(server.url()) as ps:
+    with penstock.open(server.url(kind)) as ps:
         q = ps.create_queue("q")
         q.enqueue(b"x")
         threads = [
@@ -348,13 +356,13 @@ def test_many_who_ask_for_one_snapshot_get_the_same_and_leave_nothing_behind(ser
         assert len(found) == 8
         release_snapshot(found[0])
     assert server.do("KEYS", "*:e") == []
-    assert server.do("HLEN", "penstock:ps1:{q}:w") == 0
+    assert server.do("HLEN", key(kind, "w")) == 0
 
 
 def test_damaged_records_of_snapshots_and_jobs_stop_nobody(place: Place) -> None:
     ps = place.open()
     ps.create_queue("q").enqueue(b"x")
-    keys = Keys(place.prefix)
+    keys = place.keys
     place.client.hset(keys.snapshots, "nonsense", b"\x01nonsense")
     place.client.hset(keys.jobs[0], b"\0\0\0\1bad", bytes(8) + b"t" * 32 + b"0nonsense")
     place.client.sadd(keys.jobs[2], b"\0\0\0\1bad")
@@ -393,8 +401,7 @@ def test_damage_is_told_with_its_place_and_set_aside_where_asked(place: Place) -
     q = ps.create_queue("q")
     bad, good = q.enqueue(b"bad"), q.enqueue(b"good")
     raw = penstock.message.parse_id(bad)
-    whole = place.client.hget(place.key("q", "m"), raw)
-    place.client.hset(place.key("q", "m"), raw, b"nonsense")
+    place.spoil_body("q", raw, b"nonsense")
     snapshot = ps.take_snapshot()
     told: list[Any] = []
     with open_reader(snapshot, clock=place.clock) as reader:
@@ -406,14 +413,13 @@ def test_damage_is_told_with_its_place_and_set_aside_where_asked(place: Place) -
         reader.release()
     assert [row["id"] for row in rows] == [good]
     assert [damage.name for damage in told] == ["q"]
-    place.client.hset(place.key("q", "m"), raw, whole)
 
 
 def test_a_damaged_row_of_the_catalogue_is_told_and_hides_no_other_queue(place: Place) -> None:
     ps = place.open()
     ps.create_queue("bad")
     ps.create_queue("q").enqueue(b"x")
-    keys = Keys(place.prefix)
+    keys = place.keys
     whole = place.client.hget(keys.queues, "bad")
     place.client.hset(keys.queues, "bad", b"\x01nonsense")
     snapshot = ps.take_snapshot()

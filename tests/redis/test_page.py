@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.backends.redis.profiles import DIFFERENCES, OLDEST
+from penstock.backends.redis.differences import DIFFERENCES, OLDEST
 from penstock.redis_options import ALIASES, GROUPS, OPTIONS, QUEUE, Option
 from penstock.redis_settings import FLAVOURS, RedisSettings, schemes
 from tests.docs.pages import DOCS, section, table

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.backends.redis import profiles
+from penstock.backends.redis.differences import DIFFERENCES, OLDEST
 from penstock.errors import InvalidConfig, StorageError, Unauthorized
 from penstock.redis_settings import FLAVOURS, RedisSettings
 
@@ -84,6 +85,12 @@ def test_one_that_says_nothing_is_believed_to_be_what_the_url_says() -> None:
     assert not found.has("wait")
 
 
+def test_replicas_that_cannot_be_waited_for_are_not_asked_for() -> None:
+    profile = profiles.detect(asker(SAID["dragonfly (not run)"][0]), "dragonfly")
+    with pytest.raises(InvalidConfig, match=r"min_replicas is 1, but dragonfly 1\.40\.1 cannot"):
+        profiles.check(profile, RedisSettings(flavour="dragonfly", min_replicas=1))
+
+
 @pytest.mark.parametrize(("version", "flavour"), [("6.0.16", "redis"), ("5.0", "redis"), ("7.0.0", "valkey")])
 def test_a_server_that_is_too_old_is_refused(version: str, flavour: str) -> None:
     profile = profiles.Profile(flavour=flavour, version=version)
@@ -101,4 +108,4 @@ def test_what_settings_leave_out_is_what_suits_the_server() -> None:
 
 
 def test_every_kind_of_server_has_its_differences() -> None:
-    assert set(profiles.DIFFERENCES) == set(profiles.OLDEST) == set(FLAVOURS)
+    assert set(DIFFERENCES) == set(OLDEST) == set(FLAVOURS)

@@ -30,3 +30,16 @@ def checked_state(state: str) -> State:
     if checked == State.EXPIRED:
         raise InvalidMessage(f"state {state!r:.40} cannot be listed; accepted: {', '.join(STORED_STATES)}")
     return checked
+
+
+def due_position(after: str | None) -> tuple[int, int, int, bytes] | None:
+    """Time, kind, queue and id of the item that a page of due ones goes on after."""
+    if after is None:
+        return None
+    try:
+        raw = bytes.fromhex(after)
+    except (ValueError, TypeError):
+        raw = b""
+    if len(raw) != 29:
+        raise InvalidMessage(f"after {after!r:.60} is not the position of a due item")
+    return int.from_bytes(raw[:8], "big"), raw[8], int.from_bytes(raw[9:13], "big"), raw[13:]

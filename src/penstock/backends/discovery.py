@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.backends import registry
 from penstock.backends.base import HealthNumbers
+from penstock.backends.redis.differences import DIFFERENCES
 from penstock.backends.redis.kinds import is_part_of_this_version
 from penstock.capabilities import Capabilities
 from penstock.clock import Clock, SystemClock
@@ -82,6 +83,9 @@ def capabilities_of(scheme: str, cluster: bool = False) -> Capabilities | None:
         if error.name != module:
             raise
         return None
+    lacks = DIFFERENCES[scheme.partition("+")[0]].lacks if scheme in registry.SERVERS else ()
+    if found is not None and "aof" in lacks:
+        return msgspec.structs.replace(found, persistence=False)
     return found
 
 
@@ -127,15 +131,20 @@ def _asked_server(name: str, settings: RedisSettings, clock: Clock) -> Configure
     if missing is not None:
         raise missing
     from penstock.backends.redis.connecting import connect
-    from penstock.backends.redis.health import server_numbers
+    from penstock.backends.redis.health import NONE, durability_of, loss_reasons, server_numbers
 
     once = msgspec.structs.replace(settings.retry, attempts=1)
     server = connect(msgspec.structs.replace(settings, retry=once), clock=clock)
     try:
         health = server.health()
+        durability = durability_of(server)
+        losses = list(loss_reasons(server, durability))
         numbers = server_numbers(server)
     finally:
         server.close()
+    can = capabilities_of(f"{settings.flavour}+{settings.kind}", settings.cluster)
+    if can is not None and durability == NONE:
+        can = msgspec.structs.replace(can, persistence=False)
     return ConfiguredBackend(
         name=name,
         scheme=settings.scheme,
@@ -143,8 +152,8 @@ def _asked_server(name: str, settings: RedisSettings, clock: Clock) -> Configure
         answers=health.reachable,
         server=health.server,
         latency_s=health.latency_p50_s,
-        warnings=health.warnings,
-        capabilities=capabilities_of(f"{settings.flavour}+{settings.kind}", settings.cluster),
+        warnings=[*health.warnings, *losses],
+        capabilities=can,
         numbers=numbers,
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -142,6 +142,44 @@ def decode_entries(raw: bytes, world: str, seqs: Container[int] | None = None) -
             yield Entry(kind, body, labels, flags, vector, format_id(raw_id), world, seq, at_ns)
         vector_at += 8 * dim
         body_at += length
+
+
+class EntryFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which entries a scan is for: one of the kinds, all of the labels and all of the flags."""
+
+    kinds: Collection[str] = ()
+    labels: Collection[str] = ()
+    flags: Collection[str] = ()
+    since_ns: int | None = None
+    until_ns: int | None = None
+    after: int = 0
+    limit: int | None = None
+
+    def select(self, frames: Iterable[bytes], world: str) -> list[Entry]:
+        """Of a world's frames, in order; no more of them are read than it takes."""
+        out: list[Entry] = []
+        if self.limit == 0:
+            return out
+        labels, flags = set(self.labels), set(self.flags)
+        for raw in frames:
+            if not self._in_time(decode_entry_head(raw)[2]):
+                continue
+            for entry in decode_entries(raw, world):
+                if (
+                    entry.seq > self.after
+                    and (not self.kinds or entry.kind in self.kinds)
+                    and labels.issubset(entry.labels)
+                    and flags.issubset(entry.flags)
+                ):
+                    out.append(entry)
+                    if len(out) == self.limit:
+                        return out
+        return out
+
+    def _in_time(self, at_ns: int) -> bool:
+        return (self.since_ns is None or at_ns >= self.since_ns) and (
+            self.until_ns is None or at_ns < self.until_ns
+        )
 
 
 def chunked(entries: Sequence[Entry]) -> Iterator[list[Entry]]:

@@ -13,9 +13,9 @@ from tests.redis.one_server import shared
 _numbers = itertools.count()
 
 
-def new_url() -> str:
+def new_url(kind: str = "lists") -> str:
     """A store that nothing is in yet, on the server of this process."""
-    return f"{shared().url()}?key_prefix=spark-{next(_numbers)}-"
+    return f"{shared().url(kind)}?key_prefix=spark-{next(_numbers)}-"
 
 
 def filled(url: str, messages: int = 200) -> None:

@@ -7,6 +7,7 @@ import itertools
 import logging
 from collections.abc import Iterator, Sequence
 
+from penstock.backends.arguments import due_position
 from penstock.backends.base import QueueStats
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Engine
@@ -116,7 +117,7 @@ def _key_of(state_row: bytes) -> str:
 
 def due(engine: Engine, since_ns: int, until_ns: int | None, limit: int, after: str | None) -> list[DueItem]:
     """What falls due in any queue, earliest first: the kinds' ranges merged by time."""
-    resume = _due_position(after)
+    resume = due_position(after)
     start_ns = max(since_ns, resume[0]) if resume else since_ns
 
     def of_kind(kind: Due) -> Iterator[tuple[int, int, int, bytes]]:
@@ -138,23 +139,6 @@ def due(engine: Engine, since_ns: int, until_ns: int | None, limit: int, after: 
         message_id = None if what == Due.DEDUP else format_id(raw_id)
         out.append(DueItem(at_ns, Due(what).name.lower(), q.name, message_id, position))
     return out
-
-
-def _due_position(after: str | None) -> tuple[int, int, int, bytes] | None:
-    if after is None:
-        return None
-    try:
-        raw = bytes.fromhex(after)
-    except (ValueError, TypeError):
-        raw = b""
-    if len(raw) != 29:
-        raise InvalidMessage(f"after {after!r:.60} is not the position of a due item")
-    return (
-        int.from_bytes(raw[:8], "big"),
-        raw[8],
-        int.from_bytes(raw[9:13], "big"),
-        raw[13:],
-    )
 
 
 def stats(engine: Engine, q: QueueState) -> QueueStats:

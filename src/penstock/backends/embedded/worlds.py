@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterator, Sequence
-from typing import Annotated
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any
 
 import msgspec
 
@@ -15,7 +15,14 @@ from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.numbers import next_number
 from penstock.backends.embedded.rows import MARK, packed, unpacked
 from penstock.clock import to_ns
-from penstock.codec.entry import check_entry, chunked, decode_entries, decode_entry_head, encode_entries
+from penstock.codec.entry import (
+    EntryFilter,
+    check_entry,
+    chunked,
+    decode_entries,
+    decode_entry_head,
+    encode_entries,
+)
 from penstock.errors import InvalidMessage, StorageCorrupt
 from penstock.event import SYSTEM_WORLD as SYSTEM_WORLD
 from penstock.event import Entry
@@ -96,39 +103,13 @@ class Worlds:
         self._engine.check_catalogue()
         return next_number(txn)
 
-    def scan(
-        self,
-        world: str,
-        *,
-        kinds: Collection[str] = (),
-        labels: Collection[str] = (),
-        flags: Collection[str] = (),
-        since_ns: int | None = None,
-        until_ns: int | None = None,
-        after: int = 0,
-        limit: int | None = None,
-    ) -> list[Entry]:
-        """Entries in append order that have one of the kinds, all of the labels and all of the flags."""
-        row = self.load(world)
-        if row is None or limit == 0:
+    def scan(self, world: str, **filters: Any) -> list[Entry]:
+        """Entries in append order that pass the filters: see `EntryFilter`."""
+        row, wanted = self.load(world), EntryFilter(**filters)
+        if row is None:
             return []
-        out: list[Entry] = []
-        wanted_labels, wanted_flags = set(labels), set(flags)
-        for _, raw in frames(self._engine, row.number, max(after, row.base_seq)):
-            at_ns = decode_entry_head(raw)[2]
-            if (since_ns is not None and at_ns < since_ns) or (until_ns is not None and at_ns >= until_ns):
-                continue
-            for entry in decode_entries(raw, world):
-                if (
-                    entry.seq > after
-                    and (not kinds or entry.kind in kinds)
-                    and wanted_labels.issubset(entry.labels)
-                    and wanted_flags.issubset(entry.flags)
-                ):
-                    out.append(entry)
-                    if len(out) == limit:
-                        return out
-        return out
+        found = frames(self._engine, row.number, max(wanted.after, row.base_seq))
+        return wanted.select((raw for _, raw in found), world)
 
     def get(self, ids: Sequence[str]) -> list[Entry | None]:
         """Entries of any worlds, in the order of the ids; None for what is not there."""

@@ -30,6 +30,7 @@ LISTS = Capabilities(
 LISTS_CLUSTER = msgspec.structs.replace(LISTS, clustering=True, transactions=False)
 
 STREAMS = msgspec.structs.replace(LISTS, consumer_groups=True)
+STREAMS_CLUSTER = msgspec.structs.replace(LISTS_CLUSTER, consumer_groups=True)
 
 #: Who has what these backends lack.
 HAVING: dict[str, tuple[str, ...]] = {
@@ -47,4 +48,4 @@ class Sort(NamedTuple):
 
 
 LISTS_SORT = Sort("redis-lists", "hash", LISTS, LISTS_CLUSTER)
-STREAMS_SORT = Sort("redis-streams", "stream", STREAMS, STREAMS)
+STREAMS_SORT = Sort("redis-streams", "stream", STREAMS, STREAMS_CLUSTER)

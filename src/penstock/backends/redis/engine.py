@@ -42,7 +42,7 @@ CHANGING = frozenset(
     )
 )
 #: Scripts that are handed the lines of all groups of the last queue, behind the others' keys.
-FANNING = frozenset(("enqueue", "replace", "transfer", "restore", "audit"))
+FANNING = frozenset(("enqueue", "replace", "transfer", "arrive", "restore", "audit"))
 SERVERS_TIME = -1
 ROW_VERSION = b"\x01"
 _SEALED = bytes((SEALED_VERSION,))

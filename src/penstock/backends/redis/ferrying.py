@@ -115,7 +115,7 @@ class Ferrying(Transferring):
             return out
         arrived = self._ferry(q, transfer, intent, going)
         if arrived is None:
-            raise QueueChanged(q.name, target.name)
+            raise QueueChanged(q.address, target.name)
         return [arrived.get(one.transfer.raw_id, answer) for one, answer in zip(parcels, out, strict=True)]
 
     def _ferry(
@@ -124,7 +124,7 @@ class Ferrying(Transferring):
         """All steps behind the first; the target's answers by id, None if there is no such target."""
         answers: dict[bytes, bytes] = {}
         head: list[Arg] = [
-            *(transfer, q.number.to_bytes(4, "big"), q.name.encode(), bytes((flags_of(intent.kind),))),
+            *(transfer, q.number.to_bytes(4, "big"), q.address.encode(), bytes((flags_of(intent.kind),))),
             b"".join([_row(*one) for one in going]),
         ]
 
@@ -154,7 +154,7 @@ class Ferrying(Transferring):
         sent: list[Arg] = [transfer, intent.kind, intent.target.encode(), told]
         for one in zip(intent.ids, intent.reasons, strict=True):
             sent += one
-        self._on(q.name, q.number, "departed", lambda _: sent)
+        self._on(q.address, q.number, "departed", lambda _: sent)
 
     def _on(
         self, name: str, number: int, script: str, args: Callable[[Known], Sequence[Arg]]
@@ -211,7 +211,7 @@ class Ferrying(Transferring):
             departures = source.keys[DEPARTURES]
             if self._engine.server.command("HEXISTS", departures, transfer):
                 return  # Not over: whoever sweeps there goes on with it.
-        self._on(q.name, q.number, "arrived", lambda _: [transfer])
+        self._on(q.address, q.number, "arrived", lambda _: [transfer])
 
 
 def _row(parcel: Parcel, record: StateRecord) -> bytes:

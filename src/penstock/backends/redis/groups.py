@@ -106,6 +106,7 @@ class Groups:
             except QueueChanged:
                 self._engine.forget(queue)
                 self._engine.closed.wait(0.001)
+                self._engine.go_on()  # Of a cluster: who changed the row may have died before the lines were.
 
     def _lines(self, queue: str, group: str) -> tuple[Known, Known]:
         return self._engine.queue(queue), self._engine.queue(queue + BETWEEN + group)

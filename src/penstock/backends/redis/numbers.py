@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.backends.arguments import due_position
 from penstock.backends.base import (
     BackendMetrics,
     CursorInfo,
@@ -29,7 +30,6 @@ from penstock.backends.redis.records import Counters, decode_counters, decode_he
 from penstock.backends.redis.settling import Settling
 from penstock.errors import (
     BackendUnavailable,
-    InvalidMessage,
     PenstockError,
     QueueNotFound,
     StorageError,
@@ -210,7 +210,7 @@ class Numbers:
 
     def due(self, since_ns: int, until_ns: int | None, limit: int, after: str | None) -> list[DueItem]:
         """Across queues, earliest first: each queue is asked for as many as are wanted in all."""
-        resume = _due_position(after)
+        resume = due_position(after)
         start_us = -(-max(since_ns, resume[0] * 1000 if resume else 0) // 1000)
         end = "+inf" if until_ns is None else f"({-(-until_ns // 1000)}"
         found = []
@@ -317,15 +317,3 @@ def _rate(standing: Standing, kind: bytes) -> float:
         if now - RATE_WINDOW_S < one <= now:
             total += standing.rates.get(kind + b"%d" % (one % RATE_WINDOW_S), 0)
     return total / RATE_WINDOW_S
-
-
-def _due_position(after: str | None) -> tuple[int, int, int, bytes] | None:
-    if after is None:
-        return None
-    try:
-        raw = bytes.fromhex(after)
-    except (ValueError, TypeError):
-        raw = b""
-    if len(raw) != 29:
-        raise InvalidMessage(f"after {after!r:.60} is not the position of a due item")
-    return int.from_bytes(raw[:8], "big"), raw[8], int.from_bytes(raw[9:13], "big"), raw[13:]

@@ -58,7 +58,5 @@ def opened(
 
 def _check(settings: RedisSettings) -> None:
     """Nothing that was asked for is left out in silence."""
-    refused = {"encryption": settings.encryption.enabled, "streams": settings.kind == "streams"}
-    for what, asked in refused.items():
-        if settings.cluster and asked:
-            raise InvalidConfig(f"{settings.url}: {what} on a cluster is not part of this version")
+    if settings.cluster and settings.encryption.enabled:
+        raise InvalidConfig(f"{settings.url}: encryption on a cluster is not part of this version")

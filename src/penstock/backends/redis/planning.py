@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.backends.redis.catalogue import Catalogue, Change, counters_of, entries_of
 from penstock.backends.redis.connecting import Arg
-from penstock.backends.redis.engine import CHANGED, MORE, NOT_FOUND, Engine
+from penstock.backends.redis.engine import BETWEEN, CHANGED, MORE, NOT_FOUND, Engine
 from penstock.backends.redis.worlds import Worlds
 from penstock.errors import StorageCorrupt
 from penstock.event import SYSTEM_WORLD
@@ -32,7 +32,7 @@ _VERSION = b"\x01"
 class Plan(msgspec.Struct, array_like=True, frozen=True):
     """What is to be done, and the ids of what the system's world will say of it."""
 
-    #: As in the catalogue: rows with scripts are sealed.
+    #: As in the catalogue: rows with scripts are sealed. Those of lines have none.
     changes: list[tuple[str, str, bytes]]
     entry_ids: list[bytes]
 
@@ -70,8 +70,10 @@ class PlannedCatalogue(Catalogue):
 
     def _apply(self, version: int, changes: Sequence[Change]) -> bool:
         engine = self._engine
-        ids = engine.new_ids(len(changes))
-        rows = [(op, name, engine.encoded_row(name, row)) for op, name, row in changes]
+        ids = engine.new_ids(len(entries_of(changes)))
+        rows = [
+            (op, name, b"" if BETWEEN in name else engine.encoded_row(name, row)) for op, name, row in changes
+        ]
         raw = _VERSION + msgspec.msgpack.encode(Plan(rows, ids))
         keys = [engine.keys.store, engine.keys.entries, engine.keys.plan]
         reply = engine.server.run(engine.script("plan"), keys, [*engine.head(), version, raw, ids[0]])
@@ -84,14 +86,20 @@ class PlannedCatalogue(Catalogue):
 
     def _carry_out(self, raw: bytes) -> None:
         plan = decode_plan(raw)
-        changes = [(op, name, self._engine.decoded_row(name, row)) for op, name, row in plan.changes]
+        rows = [one for one in plan.changes if BETWEEN not in one[1]]
+        changes = [(op, name, self._engine.decoded_row(name, row)) for op, name, row in rows]
+        lines: dict[str, list[tuple[str, str]]] = {}
+        for op, address, _ in plan.changes:
+            name, between, group = address.partition(BETWEEN)
+            if between:
+                lines.setdefault(name, []).append((op, group))
         for change in changes:
             if change[0] == "c":
                 self._make(change)
-        if self._commit(raw, plan, changes):
+        if self._commit(raw, rows, plan.entry_ids, changes):
             for change in changes:
                 if change[0] != "c":
-                    self._make(change)
+                    self._make(change, lines.get(change[1], ()))
             self._engine.server.run(
                 self._engine.script("planned"), [self._engine.keys.plan], [*self._engine.head(), raw]
             )
@@ -99,25 +107,34 @@ class PlannedCatalogue(Catalogue):
             self._take_back(changes)
         self._engine.forget(*(name for _, name, _ in changes))
 
-    def _make(self, change: Change) -> None:
-        """One change, at the queue itself."""
+    def _make(self, change: Change, lines: Sequence[tuple[str, str]] = ()) -> None:
+        """One change, at the queue itself, with what becomes of the lines of its further groups."""
         op, name, row = change
-        args = [*self._engine.head(), op, counters_of(row)]
+        args: list[Arg] = [*self._engine.head(), op, counters_of(row)]
         keys = self._engine.keys.queue(name)
         if op == "d":
             keys += self._engine.keys.deleted(name, row.number)
+        for line_op, group in lines:
+            keys += self._engine.keys.queue(name, group)
+            args += (line_op, group.encode(), counters_of(row, group))
         self._engine.server.run(self._engine.script("change"), keys, args)
 
-    def _commit(self, raw: bytes, plan: Plan, changes: Sequence[Change]) -> bool:
+    def _commit(
+        self,
+        raw: bytes,
+        stored: Sequence[tuple[str, str, bytes]],
+        entry_ids: list[bytes],
+        changes: Sequence[Change],
+    ) -> bool:
         """False if the plan is carried out already."""
         engine = self._engine
         keys = [engine.keys.store, engine.keys.queues, *self._worlds.keys(SYSTEM_WORLD), engine.keys.plan]
-        rows: list[Arg] = [raw, len(plan.changes)]
-        for op, name, row in plan.changes:
+        rows: list[Arg] = [raw, len(stored)]
+        for op, name, row in stored:
             rows += (op, name.encode(), row)
         entries = entries_of(changes)
         while True:
-            appending = self._worlds.appending(SYSTEM_WORLD, entries, plan.entry_ids)
+            appending = self._worlds.appending(SYSTEM_WORLD, entries, entry_ids)
             reply = engine.server.run(engine.script("commit"), keys, [*engine.head(), *rows, *appending])
             if reply[0] != CHANGED:
                 return bool(reply[0] != NOT_FOUND)

@@ -1,4 +1,4 @@
-"""Which server it is, and the one table of how servers of the family differ."""
+"""Which server it is that answers, and whether it is the one that was asked for."""
 
 from __future__ import annotations
 
@@ -9,40 +9,9 @@ from typing import Any
 import msgspec
 
 from penstock.backends.redis import driver
+from penstock.backends.redis.differences import DIFFERENCES, OLDEST
 from penstock.errors import InvalidConfig, PenstockError, Unauthorized
 from penstock.redis_settings import RedisSettings
-
-
-class Differences(msgspec.Struct, frozen=True, kw_only=True):
-    """What one server of the family has of its own.
-
-    `lacks` names features; `answers_as` the names under which it may answer. The rest are the values of
-    settings that the configuration leaves out.
-    """
-
-    lacks: tuple[str, ...] = ()
-    answers_as: tuple[str, ...] = ()
-    connect_timeout_s: float = 5.0
-    read_timeout_s: float = 5.0
-    write_timeout_s: float = 5.0
-    pool_size: int = 20
-    pipeline_size: int = 100
-    compression: bool = False
-
-
-#: KeyDB and Dragonfly use many threads, so that longer pipelines pay there. Dragonfly runs a script only
-#: if every key is declared, and has no cluster bus of Redis's own kind.
-DIFFERENCES: dict[str, Differences] = {
-    "redis": Differences(answers_as=("redis",)),
-    "valkey": Differences(answers_as=("valkey",)),
-    "keydb": Differences(answers_as=("keydb",), lacks=("functions",), pipeline_size=1000),
-    "dragonfly": Differences(
-        answers_as=("dragonfly",), lacks=("functions", "wait", "aof"), pipeline_size=1000
-    ),
-}
-
-#: Before these, a server lacks what the backends need: LMOVE, and streams that can be trimmed by id.
-OLDEST = {"redis": (6, 2), "valkey": (7, 2), "keydb": (6, 3), "dragonfly": (1, 0)}
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +100,11 @@ def check(profile: Profile, settings: RedisSettings) -> None:
     if profile.detected and settings.cluster != (profile.mode == "cluster"):
         what, say = ("no member of a cluster", "leave out") if settings.cluster else ("a cluster", "add")
         raise InvalidConfig(f"{settings.url} is {what}; {say} ?cluster=true")
+    if settings.min_replicas and not profile.has("wait"):
+        raise InvalidConfig(
+            f"{settings.url}: min_replicas is {settings.min_replicas}, but {profile.name} cannot be asked to wait "
+            "for replicas; leave it out"
+        )
 
 
 def filled(settings: RedisSettings, flavour: str | None = None) -> RedisSettings:

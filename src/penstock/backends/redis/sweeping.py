@@ -188,6 +188,8 @@ class Housekeeper(threading.Thread):
         self._sweeping = sweeping
         self._closed = closed
         self._me = os.urandom(16)
+        #: What was told of the failure that lasts: a server may be away for hours, of four rounds a second.
+        self._told: type[Exception] | None = None
 
     def run(self) -> None:
         while not self._closed.wait(SWEEP_EVERY_S):
@@ -195,7 +197,15 @@ class Housekeeper(threading.Thread):
                 while self._sweeping.is_mine(self._me):
                     if self._sweeping.tidy(SLICES_PER_SWEEP) < SLICES_PER_SWEEP or self._closed.is_set():
                         break
-            except PenstockError as error:
+            except Exception as error:  # noqa: BLE001
                 # Whatever it is, the next round tries again: a store without a housekeeper rots.
-                if not self._closed.is_set():
-                    log.error("housekeeping failed, will be tried again: %s: %s", type(error).__name__, error)
+                self._failed(error)
+            else:
+                if self._told is not None:
+                    log.warning("housekeeping goes on")
+                self._told = None
+
+    def _failed(self, error: Exception) -> None:
+        if self._told is not type(error) and not self._closed.is_set():
+            log.error("housekeeping failed, and is tried again: %s: %s", type(error).__name__, error)
+        self._told = type(error)

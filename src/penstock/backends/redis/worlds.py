@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +14,14 @@ from penstock.backends.redis.engine import CHANGED, Engine
 from penstock.backends.redis.scripts import script
 from penstock.backends.redis.seals import FRAMES
 from penstock.clock import to_ns
-from penstock.codec.entry import check_entry, chunked, decode_entries, decode_entry_head, encode_entries
+from penstock.codec.entry import (
+    EntryFilter,
+    check_entry,
+    chunked,
+    decode_entries,
+    decode_entry_head,
+    encode_entries,
+)
 from penstock.errors import InvalidMessage, StorageCorrupt
 from penstock.event import SYSTEM_WORLD, Entry
 from penstock.message import checked_name, format_id, parse_id
@@ -113,37 +120,11 @@ class Worlds:
             frames += (b"%d-0" % (row.next_seq - 1), frame)
         return [fence, name, raw or b"", _packed(row), len(frames) // 2, len(entries), *frames, *places]
 
-    def scan(
-        self,
-        world: str,
-        *,
-        kinds: Collection[str] = (),
-        labels: Collection[str] = (),
-        flags: Collection[str] = (),
-        since_ns: int | None = None,
-        until_ns: int | None = None,
-        after: int = 0,
-        limit: int | None = None,
-    ) -> list[Entry]:
-        """Entries in append order that have one of the kinds, all of the labels and all of the flags."""
+    def scan(self, world: str, **filters: Any) -> list[Entry]:
+        """Entries in append order that pass the filters: see `EntryFilter`."""
         self._record(world)
-        out: list[Entry] = []
-        wanted_labels, wanted_flags = set(labels), set(flags)
-        for raw in self._frames(world, after) if limit != 0 else ():
-            at_ns = decode_entry_head(raw)[2]
-            if (since_ns is not None and at_ns < since_ns) or (until_ns is not None and at_ns >= until_ns):
-                continue
-            for entry in decode_entries(raw, world):
-                if (
-                    entry.seq > after
-                    and (not kinds or entry.kind in kinds)
-                    and wanted_labels.issubset(entry.labels)
-                    and wanted_flags.issubset(entry.flags)
-                ):
-                    out.append(entry)
-                    if len(out) == limit:
-                        return out
-        return out
+        wanted = EntryFilter(**filters)
+        return wanted.select(self._frames(world, wanted.after), world)
 
     def _frames(self, world: str, after: int, page: int = PAGE) -> Iterator[bytes]:
         """Frames that have entries after a seq, in order, opened."""

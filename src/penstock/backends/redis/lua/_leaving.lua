@@ -35,6 +35,7 @@ local function put_back(q, ids, recs)
       for i, rec in ipairs(some[2]) do
         call('HSET', KEYS[q.at + S], some[1][i], rec)
         call('ZADD', KEYS[q.at + L], u64(rec, 15), some[1][i])
+        claim({some[1][i]}, {rec}, consumer_of(rec), {sub(rec, 3, 6)})
         if c[PER_KEY] > 0 then fly(q, sub(lane_of(rec), 4), 1) end
       end
       mark_buried(q, some[1], some[2])

@@ -1,9 +1,10 @@
--- Messages of another queue of a cluster arrive. Touches c m s z o d t h j k b a x i n e q f0-f9 of one queue.
--- ARGV: 3 settings, 4 transfer, 5 number of the queue that they come from (4), 6 its name, 7 flags of the new records,
+-- Messages of another queue of a cluster arrive. Touches c m s z o d t h j k b a x i n e q f0-f9 of one queue, and of the
+-- lines of its further groups.
+-- ARGV: 3 settings, 4 transfer, 5 number of the line that they come from (4), 6 its address, 7 flags of the new records,
 -- 8 rows; then id, lane, body and reason of each. A row: when it becomes visible, 0 for at once (8), expiry (8), when it
 -- was enqueued (8), weight (2).
 -- Answers {0, time, '1' arrived or '2' there already, for each}: the same again, however often it is asked.
---: bodies flows steps
+--: bodies flows steps views
 local q, no = open(0, 3)
 if not q then return no end
 local c, transfer, flags, rows, n = q.c, ARGV[4], ARGV[7], ARGV[8], (#ARGV - 8) / 4
@@ -13,6 +14,8 @@ if before then
 end
 before = remembered(0, transfer)
 if before then return {DONE_NOW, now, before} end
+local views = open_views(OF_QUEUE, q)
+if not views then return {CHANGED} end
 local ids, answers, seen = {}, {}, {}
 for i = 1, n do ids[i] = ARGV[5 + 4 * i] end
 local there = call('HMGET', KEYS[S], unpack(ids))
@@ -44,10 +47,13 @@ if #came_ids > 0 then
   if #now_ready.ids > 0 then enter_ready(q, now_ready.ids, now_ready.recs, false) end
   if #now_delayed.ids > 0 then enter(q, 1, now_delayed.ids, now_delayed.recs) end
   c[ENQUEUED_TOTAL] = c[ENQUEUED_TOTAL] + #came_ids
-  record(q, 1, #came_ids, concat(came_ids), 0, column(dues, 8), '', reasons, ARGV[6])
+  record(q, 1, #came_ids, concat(came_ids), 0, column(dues, 8), '', reasons, string.match(ARGV[6], '^[^%z]*'))
   rate(q, 'e', #came_ids)
 end
 call('HSET', KEYS[N], transfer, now8 .. ARGV[5] .. pack('>I2', #answer) .. answer .. ARGV[6])
 close(q)
 tell(q)
+for _, list in ipairs(#views > 0 and {now_ready, now_delayed} or {}) do
+  if #list.ids > 0 then fan_out(views, 0, list.ids, list.recs) end
+end
 return {DONE_NOW, now, answer}

@@ -17,6 +17,8 @@ local page = call('HSCAN', KEYS[S], ARGV[5], 'COUNT', 200)
 local ids, recs, dues = {}, {}, {}
 for i = 1, #page[2], 2 do
   local id, rec = page[2][i], page[2][i + 1]
+  -- What is on its way to another queue, or back if that is gone, is seen as if it had not left yet.
+  if byte(rec) == 7 then rec = sub(rec, 18) end
   -- Later ones came to this line by themselves. HSCAN may show one twice: it must not come back when it is done.
   if #rec >= 87 and byte(rec) <= 3 and unpacked('>I6', rec, #rec - 5) <= boundary
     and call('HSETNX', KEYS[LINE + GIVEN], id, '') == 1 then

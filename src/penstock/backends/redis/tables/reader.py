@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from types import TracebackType
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from penstock.backends.bulk import BATCH_ROWS, BulkPartition, BulkPlan, BulkRequest, Damage, Snapshot, Span
+from penstock.backends.bulk import BulkPartition, BulkPlan, BulkRequest, Snapshot, Span
 from penstock.backends.redis import places, snapshots
 from penstock.backends.redis.tables.events import read_events
 from penstock.backends.redis.tables.messages import read_messages
 from penstock.backends.redis.tables.view import QueueView, View
 from penstock.backends.redis.worlds import Worlds
-from penstock.backends.tables.columns import Batch, pa
-from penstock.backends.tables.damage import Damages, Told, missing, unheard
+from penstock.backends.tables.columns import Batch
+from penstock.backends.tables.damage import Damages, Told, missing
 from penstock.backends.tables.entries import batches_of
-from penstock.backends.tables.requests import check_request, planned
-from penstock.clock import Clock, to_ns
+from penstock.backends.tables.opened import SnapshotReader, read_queues
+from penstock.backends.tables.requests import planned
+from penstock.clock import Clock
 from penstock.codec.entry import EntryFrame, decode_entry_frame
-from penstock.errors import HistoryTruncated, InvalidMessage, StorageCorrupt, StorageError
+from penstock.errors import HistoryTruncated, StorageCorrupt
 from penstock.keyring import KeyProvider
 from penstock.message import STORED_STATES
 from penstock.tables import arrow_schema
@@ -34,7 +34,7 @@ def open_reader(snapshot: Snapshot, keys: KeyProvider, clock: Clock) -> RedisRea
     engine = places.opened(snapshot.place, keys, clock)
     try:
         row = snapshots.renew(engine, snapshot)
-        return RedisReader(snapshot, View(engine, snapshot, row))
+        return RedisReader(snapshot, View(engine, snapshot, row), engine.clock)
     except BaseException:
         engine.server.close()
         raise
@@ -48,39 +48,26 @@ def release_snapshot(snapshot: Snapshot) -> None:
         server.close()
 
 
-class RedisReader:
+class RedisReader(SnapshotReader[View]):
     """`BulkReader` of a snapshot on a server."""
 
-    def __init__(self, snapshot: Snapshot, view: View) -> None:
-        self.snapshot = snapshot
-        self._view: View | None = view
-        self._renewed_ns = view.engine.clock.now_ns()
-
     def plan(self, request: BulkRequest) -> BulkPlan:
-        return planned(self._opened(), self.snapshot, request)
+        return planned(self.opened(), self.snapshot, request)
 
-    def read(self, partition: BulkPartition, told: Callable[[Damage], None] | None = None) -> Iterator[Batch]:
-        view, request = self._opened(), partition.request
-        if partition.snapshot.id != self.snapshot.id:
-            raise InvalidMessage(
-                f"the partition is of snapshot {partition.snapshot.id}, and {self.snapshot.id} is open"
-            )
-        check_request(request)
-        told = None if request.on_damage == "fail" else (told or unheard)
-        return self._renewing(_batches(view, partition, told))
+    def batches(self, view: View, partition: BulkPartition, told: Told | None) -> Iterator[Batch]:
+        request = partition.request
+        if request.table == "queues":
+            yield from read_queues(lambda name: _queue_row(view.queue(name)), request, partition.spans, told)
+            return
+        for span in partition.spans:
+            if request.table == "entries":
+                yield from _read_entries(view, request, span, Damages("world", span.name, told))
+                continue
+            read = read_events if request.table == "events" else read_messages
+            yield from read(view, view.queue(span.name), request, span, Damages("queue", span.name, told))
 
-    def _renewing(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        """When half of its life has passed, a snapshot that is read from gets another."""
-        half_ns = to_ns(self.snapshot.lifetime_s) // 2
-        for batch in batches:
-            yield batch
-            if self._opened().engine.clock.now_ns() - self._renewed_ns >= half_ns:
-                self.renew()
-
-    def renew(self) -> None:
-        engine = self._opened().engine
-        self._renewed_ns = engine.clock.now_ns()
-        snapshots.renew(engine, self.snapshot)
+    def keep(self) -> None:
+        snapshots.renew(self.opened().engine, self.snapshot)
 
     def release(self) -> None:
         if self._view is None:
@@ -89,51 +76,6 @@ class RedisReader:
         engine = self._view.engine
         snapshots.release(engine.server, engine.keys, self.snapshot)
         self.close()
-
-    def close(self) -> None:
-        view, self._view = self._view, None
-        if view is not None:
-            view.close()
-
-    def _opened(self) -> View:
-        if self._view is None:
-            raise StorageError(f"the reader of snapshot {self.snapshot.id} is closed; open another")
-        return self._view
-
-    def __enter__(self) -> RedisReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-def _batches(view: View, partition: BulkPartition, told: Told | None) -> Iterator[Batch]:
-    request = partition.request
-    if request.table == "queues":
-        yield from _read_queues(view, request, partition.spans, told)
-        return
-    for span in partition.spans:
-        if request.table == "entries":
-            yield from _read_entries(view, request, span, Damages("world", span.name, told))
-            continue
-        read = read_events if request.table == "events" else read_messages
-        yield from read(view, view.queue(span.name), request, span, Damages("queue", span.name, told))
-
-
-def _read_queues(
-    view: View, request: BulkRequest, spans: tuple[Span, ...], told: Told | None
-) -> Iterator[Batch]:
-    schema = arrow_schema("queues", request.columns)
-    for start in range(0, len(spans), BATCH_ROWS):
-        rows = []
-        for span in spans[start : start + BATCH_ROWS]:
-            try:
-                rows.append(_queue_row(view.queue(span.name)))
-            except StorageCorrupt as error:
-                Damages("queue", span.name, told).found("its own row", error)
-        yield pa.RecordBatch.from_pylist(rows, schema=schema)
 
 
 def _queue_row(queue: QueueView) -> dict[str, Any]:
