@@ -90,7 +90,7 @@ class HttpBackend(Forwarded):
         """What the server answered; raises its error."""
         if not answer.is_ours:
             raise BackendUnavailable(
-                f"{self._place.url} answers {answer.status}, and not as a server of Penstock does; see the URL"
+                f"{self._place.url} answers {answer.status}, not as a server of Penstock does; see the URL"
             )
         try:
             if answer.status == 200:
@@ -98,8 +98,8 @@ class HttpBackend(Forwarded):
             name, text, attributes = decode_error(answer.body)
         except msgspec.DecodeError as error:
             raise PenstockError(
-                f"what {self._place.url} answers to {method} cannot be read: {error}; use the same version of "
-                "Penstock in both"
+                f"what {self._place.url} answers to {method} cannot be read: {error}; use the same version "
+                "of Penstock in both"
             ) from None
         raise Unreadable(text) if name == Unreadable.__name__ else to_error((name, text, attributes))
 

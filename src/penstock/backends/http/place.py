@@ -47,8 +47,8 @@ def read(settings: BackendSettings, environ: Mapping[str, str] = os.environ) -> 
     asked = parse_qsl(parts.query, keep_blank_values=True)
     if any(name == "token" for name, _ in asked):
         raise InvalidConfig(
-            f"{shown}: a key does not belong behind `?`, where logs keep it; set {VARIABLE}, or put it before "
-            "the host: https://KEY@host"
+            f"{shown}: a key does not belong behind `?`, where logs keep it; set {VARIABLE}, or put it "
+            "before the host: https://KEY@host"
         )
     options = {**settings.options, **dict(asked)}
     unknown = options.keys() - set(_OPTIONS)

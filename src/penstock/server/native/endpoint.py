@@ -1,4 +1,4 @@
-"""`POST /v1/call/{method}`: one call of the backend contract, in MessagePack, made for whoever may make it."""
+"""`POST /v1/call/{method}`: one call of the backend contract, in MessagePack, for whoever may make it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,9 @@ _STATUS: tuple[tuple[int, tuple[type[PenstockError], ...]], ...] = (
     (503, (BackendUnavailable, StorageFull, StoreLocked)),
 )
 _CALL_ID = re.compile(r"([0-9a-f]{32})/([1-9][0-9]{0,17})")
-_FILTERS = frozenset({"kinds", "labels", "flags", "since_ns", "until_ns", "after", "limit", "newest_first"})
+_FILTERS = frozenset({"kinds", "labels", "flags", "since_ns", "until_ns", "after", "limit"})
+#: The arguments of `lease`.
+_Lease = tuple[str, int, float | None, float, str]
 _decode_body = decoder(tuple[msgspec.Raw, dict[str, Any]]).decode
 
 
@@ -127,7 +129,7 @@ class NativeEndpoint:
         again: bool,
     ) -> Response:
         if method == "lease" and _may_wait(args[1], args[3]):
-            return _answered(await self._calls.lease(*args, listening))
+            return _answered(await self._calls.lease(*cast(_Lease, args), listening))
         if method == "lease_group" and _may_wait(args[2], args[4]):
             return _answered(await self._lease_group(args, listening))
 

@@ -37,6 +37,9 @@ class _Last:
         self.task: asyncio.Task[Response]
         self.size_bytes = 0
 
+    def is_heard(self) -> bool:
+        return self.listening()
+
 
 class Once:
     """The last call of each caller. Used on one event loop."""
@@ -74,7 +77,7 @@ class Once:
         self, call: CallId, last: _Last, make: Callable[[Listening, bool], Awaitable[Response]], again: bool
     ) -> Response:
         try:
-            response = await make(lambda: last.listening(), again)
+            response = await make(last.is_heard, again)
         except Busy:
             if self._last.get(call.caller) is last:  # Nothing was done: the next try is the first.
                 del self._last[call.caller]
@@ -103,5 +106,5 @@ class Once:
         if len(self._gone) >= FORGET_AT_ONCE:
             gone, self._gone = [caller for caller in self._gone if caller not in self._last], []
             task = asyncio.ensure_future(self._forget(gone))
-            self._tasks.add(task)  # type: ignore[arg-type]
-            task.add_done_callback(self._tasks.discard)  # type: ignore[arg-type]
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)

@@ -23,10 +23,9 @@ REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
     "restore": ("restore", ("rocksdb", "memory")),
 }
 #: What the facade does on all backends, with the arguments of the contract.
-_OF_ALL = ("queues", "replace_queues", "due", "check", "reindex", "rekey", "sweep") + (
-    "quarantine",
-    "quarantine_get",
-    "quarantine_drop",
+_OF_ALL = frozenset(
+    {"queues", "replace_queues", "due", "check", "reindex", "rekey", "sweep"}
+    | {"quarantine", "quarantine_get", "quarantine_drop"}
 )
 
 
