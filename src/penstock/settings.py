@@ -12,6 +12,7 @@ from penstock.message import checked_name
 DAY_S = 86_400.0
 MAX_DURATION_S = 10 * 365 * DAY_S
 MAX_SCRIPT_BYTES = 64 * 1024
+MAX_ANNOTATIONS_BYTES = 64 * 1024
 
 
 class EncryptionSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +78,8 @@ class QueueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     compress_over_bytes: int | None = None
     on_enqueue: str | None = None
     on_failure: str | None = None
+    #: What others note about the queue, which Penstock keeps and does not read.
+    annotations: dict[str, str] = {}
 
 
 #: setting -> (lowest, highest) accepted, both inclusive.
@@ -112,6 +115,7 @@ def queue_settings(name: str, values: dict[str, object]) -> QueueSettings:
             raise InvalidConfig(f"queue {name!r}: {key} {shown}; accepted: {low} to {high}")
     _check_retry(name, settings.retry)
     _check_scripts(settings)
+    _check_annotations(settings)
     if settings.dead_letter is not None:
         _check_name(settings.dead_letter, "dead_letter", name)
     if settings.dead_letter == name:
@@ -169,6 +173,22 @@ def _check_scripts(settings: QueueSettings) -> None:
             raise InvalidConfig(
                 f"queue {settings.name!r}: {key} has {size} bytes; accepted: up to {MAX_SCRIPT_BYTES}"
             )
+
+
+def _check_annotations(settings: QueueSettings) -> None:
+    size = 0
+    for key, value in settings.annotations.items():
+        _check_name(key, "annotations: a name", settings.name)
+        try:
+            size += len(key.encode()) + len(value.encode())
+        except UnicodeEncodeError:
+            raise InvalidConfig(
+                f"queue {settings.name!r}: annotations: {key!r} has a lone surrogate: not UTF-8"
+            ) from None
+    if size > MAX_ANNOTATIONS_BYTES:
+        raise InvalidConfig(
+            f"queue {settings.name!r}: annotations have {size} bytes; accepted: up to {MAX_ANNOTATIONS_BYTES}"
+        )
 
 
 def _check_retry(name: str, retry: Retry) -> None:

@@ -18,6 +18,7 @@ def test_create_takes_every_setting_in_human_units(cli: Cli) -> None:
         "queues", "create", "jobs", "--fifo", "--lease", "1m30s", "--max-attempts", "3", "--retry",
         "exponential:1s:10m:exact", "--dead-letter", "dead", "--retention", "2h", "--dead-retention", "7d",
         "--dedup-window", "250ms", "--journal-retention", "none", "--journal-max-bytes", "64KiB",
+        "--annotations", '{"team": "mail"}',
     ).out  # fmt: skip
     assert shown == "queue 'jobs' created\n"
     assert settings_of(cli, "jobs") == QueueSettings(
@@ -32,6 +33,7 @@ def test_create_takes_every_setting_in_human_units(cli: Cli) -> None:
         dedup_window_s=0.25,
         journal_retention_s=None,
         journal_max_bytes=65_536,
+        annotations={"team": "mail"},
     )
 
 
@@ -41,6 +43,13 @@ def test_update_changes_what_is_named_and_nothing_else(cli: Cli) -> None:
     found = cli("queues", "update", "emails", "--dead-letter", "none", "--json").object
     assert (found["dead_letter"], found["retry"]["delays_s"]) == (None, [5.0, 60.0])
     assert "updated: lease_s" in cli("queues", "update", "emails", "--lease", "5").out
+
+
+def test_annotations_are_a_json_object_of_texts(cli: Cli) -> None:
+    for given in ("secret", '{"secret": 1}', '["secret"]', '{"secret'):
+        err = cli("queues", "update", "emails", "--annotations", given, code=2).err
+        assert "not a JSON object of texts" in err
+        assert "secret" not in err
 
 
 def test_update_of_nothing_is_a_usage_error(cli: Cli) -> None:

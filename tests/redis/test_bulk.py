@@ -340,7 +340,9 @@ def test_retention_waits_for_a_snapshot_and_goes_on_when_it_has_ended(place: Pla
         pass
 
 
-def test_many_who_ask_for_one_snapshot_get_the_same_and_leave_nothing_behind(server: RunningServer, kind: str) -> None:
+def test_many_who_ask_for_one_snapshot_get_the_same_and_leave_nothing_behind(
+    server: RunningServer, kind: str
+) -> None:
     chosen, found = "00000000-0000-4000-8000-000000000001", list[Snapshot]()
     with penstock.open(server.url(kind)) as ps:
         q = ps.create_queue("q")

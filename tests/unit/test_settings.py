@@ -43,6 +43,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
         compress_over_bytes=None,
         on_enqueue=None,
         on_failure=None,
+        annotations={},
     )
 
 
@@ -65,6 +66,7 @@ OTHERS: dict[str, list[object]] = {
     "retry": [Retry(delay_s=1.0), Retry(policy="list", delays_s=(1.0, 2.0))],
     "on_enqueue": ["return true", None],
     "on_failure": ["return true", None],
+    "annotations": [{}, {"team": "mail", "ü/:": ""}],
 }
 OPTIONAL = [
     "dead_letter",
@@ -151,6 +153,7 @@ WRONG_TYPES: dict[str, list[object]] = {
     "compress_over_bytes": ["1", 1.0, False, []],
     "on_enqueue": [5, True, []],
     "on_failure": [5, True, []],
+    "annotations": [5, None, True, [], "x", {"x": 1}, {"x": None}],
 }
 
 

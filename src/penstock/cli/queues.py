@@ -97,6 +97,9 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
     "on_failure": _option(
         "--on-failure", "FILE", values.or_none(values.script), "A Lua script for failures. (none)"
     ),
+    "annotations": _option(
+        "--annotations", "JSON", values.texts, 'What to note about the queue: {"team": "mail"}. ({})'
+    ),
 }
 
 

@@ -137,6 +137,17 @@ def script(path: str) -> str:
         raise typer.BadParameter(f"{path} is not UTF-8 text") from None
 
 
+def texts(text: str) -> dict[str, str]:
+    """Texts by name, from a JSON object."""
+    import msgspec
+
+    try:
+        return msgspec.json.decode(text, type=dict[str, str])
+    except (msgspec.MsgspecError, UnicodeEncodeError):
+        # The text may hold a secret: it is not repeated.
+        raise typer.BadParameter('not a JSON object of texts; accepted: {"name": "text"}') from None
+
+
 def headers(pairs: list[str]) -> dict[str, str]:
     """Headers from NAME=VALUE."""
     return by_name(pairs, "header", "--header NAME=VALUE")

@@ -54,6 +54,7 @@ class AdminSuite(BackendCase):
             "journal_retention_s": None,
             "journal_max_bytes": 10**12,
             "retry": Retry(policy="list", delays_s=(1, 2.5)),
+            "annotations": {"team": "mail", "«any» name": ""},
         }
         ps.create_queue("new", **given)
         settings = ps.queues()[0]
@@ -100,6 +101,10 @@ class AdminSuite(BackendCase):
             {"retention_s": -1},
             {"dedup_window_s": -0.1},
             {"journal_max_bytes": 0},
+            {"annotations": {"": "x"}},
+            {"annotations": {"x": 1}},
+            {"annotations": {"x": "\ud800"}},
+            {"annotations": {"x": "x" * 65_536}},
             {"fifo": "yes"},
             {"dead_letter": ""},
             {"dead_letter": 7},

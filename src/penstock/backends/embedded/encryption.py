@@ -42,31 +42,32 @@ _CLEAR_META = frozenset(
 )
 
 
-class _Scripts(msgspec.Struct):
+class _Secrets(msgspec.Struct):
     """What is secret of a queue's settings."""
 
     on_enqueue: str | None = None
     on_failure: str | None = None
+    annotations: dict[str, str] = {}
 
 
 class _QueueRow(msgspec.Struct, array_like=True):
     qid: int
-    settings: _Scripts
+    settings: _Secrets
 
 
 _decode_queue = msgspec.msgpack.Decoder(_QueueRow).decode
 
 
-def _has_script(value: bytes) -> bool:
+def _has_secret(value: bytes) -> bool:
     try:
-        scripts = _decode_queue(value[1:]).settings
+        found = _decode_queue(value[1:]).settings
     except msgspec.DecodeError:
         return False  # Damaged, which whoever reads it says.
-    return scripts.on_enqueue is not None or scripts.on_failure is not None
+    return found.on_enqueue is not None or found.on_failure is not None or bool(found.annotations)
 
 
 def _is_secret_meta(key: bytes, value: bytes) -> bool:
-    return _has_script(value) if key[0] == Meta.QUEUE else key[0] not in _CLEAR_META
+    return _has_secret(value) if key[0] == Meta.QUEUE else key[0] not in _CLEAR_META
 
 
 #: Spaces with secret values, and which of their rows are secret. Keys, and all other rows, stay readable.

@@ -80,6 +80,8 @@ class Sender:
         self._clock = clock
         self._rng = rng
         self._read_timeout_s = settings.read_timeout_s
+        # A timeout of its own costs two system calls with each read.
+        self._has_sockets_timeout = settings.read_timeout_s == settings.write_timeout_s
         self.where = f"{settings.scheme}://{settings.address}"
         self.reset()
 
@@ -223,6 +225,8 @@ class Sender:
 
     def _answer(self, connection: driver.AnyConnection, timeout_s: float | None = None) -> Any:
         try:
+            if timeout_s is None and self._has_sockets_timeout:
+                return connection.read_response()
             return connection.read_response(timeout=timeout_s or self._read_timeout_s)
         except driver.ResponseError as error:
             return error

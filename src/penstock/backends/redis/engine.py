@@ -131,7 +131,8 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def _is_secret(row: QueueRow) -> bool:
-    return row.settings.on_enqueue is not None or row.settings.on_failure is not None
+    settings = row.settings
+    return settings.on_enqueue is not None or settings.on_failure is not None or bool(settings.annotations)
 
 
 def is_sealed_text(raw: bytes) -> bool:
@@ -333,9 +334,8 @@ class Engine:
                 try:
                     return act(q)
                 except QueueChanged as changed:
+                    # Looked at again behind the pause, not before: what changes often would be old by then.
                     self.forget(name, *changed.args)
-                    if self.load(name) is None:
-                        raise QueueNotFound(name) from None
         finally:
             self._acts.has_changed = outer
         raise _restless(name)

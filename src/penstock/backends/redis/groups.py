@@ -176,6 +176,8 @@ class Groups:
                 self._engine.forget(queue)
         else:
             outcomes, strange = [OK] * len(receipts), list(range(len(receipts)))
+            if not all(_is_of(groups, receipt) for receipt in receipts):
+                self._engine.forget(queue)  # Of a group that came since, or that is gone.
         lines = {one.number: queue + BETWEEN + one.name for one in self._engine.queue(queue).groups}
         places: dict[str, list[int]] = {}
         for at in strange:

@@ -44,6 +44,7 @@ _SEALED = bytes((SEALED_VERSION,))
 
 #: version, priority, weight, and the variable part of a body
 _Shape = tuple[int, int, int, Variable]
+_NO_SHAPE: _Shape = (0, 0, 0, ("", {}, (), None))
 
 
 class Leasing:
@@ -115,10 +116,11 @@ class Leasing:
     def _deliveries(self, q: Known, reply: Sequence[Any], lease_us: int, consumer: str) -> list[Delivery]:
         _, now_us, seq, ids, attempts, raw_times, bodies = reply
         count = len(attempts) // 4
-        bodies = [
-            body and self._engine.opened_body(q, ids[16 * i : 16 * i + 16], body)
-            for i, body in enumerate(bodies)
-        ]
+        if not self._engine.seals.takes_plain or any(body and body[0] == SEALED_VERSION for body in bodies):
+            bodies = [
+                body and self._engine.opened_body(q, ids[16 * i : 16 * i + 16], body)
+                for i, body in enumerate(bodies)
+            ]
         if len(bodies) < count:  # The rest of large ones, some at a time.
             rest = [ids[16 * i : 16 * i + 16] for i in range(len(bodies), count)]
             bodies += [None if found is None else found[1] for found in self._looking.find(q, rest)]
@@ -127,25 +129,27 @@ class Leasing:
         now_ns, until_ns = now_us * 1000, (now_us + lease_us) * 1000
         tries = struct.unpack(f">{count}I", attempts)
         times = struct.unpack(f">{4 * count}Q", raw_times)
-        known = self._shapes
+        head, end, shape = b"", 0, _NO_SHAPE
         for i, body in enumerate(bodies):
+            raw_id = ids[16 * i : 16 * i + 16]
             if body is None or body[:1] == _SEALED:
                 # Missing, or it does not open: its lease runs out, and `check` finds it.
                 log.error(
                     "queue %r, message %s has no body that can be read; run check",
                     name,
-                    format_id(ids[16 * i : 16 * i + 16]),
+                    format_id(raw_id),
                 )
                 continue
             # All before the payload is mostly the same: neither times nor places are in it.
-            end = FIXED_BYTES + int.from_bytes(body[_LENGTH_AT:FIXED_BYTES], "big")
-            head = body[:end]
-            shape = known.get(head) or self._decoded(body, head)
+            if not end or not body.startswith(head):
+                end = FIXED_BYTES + int.from_bytes(body[_LENGTH_AT:FIXED_BYTES], "big")
+                head = body[:end]
+                shape = self._shapes.get(head) or self._decoded(body, head)
             version, priority, weight, (fairness_key, headers, throttle_keys, dedup_id) = shape
             payload = body[end:] if version == BODY_VERSION else _unpacked(body, body[end:], version)
             out.append(
                 Delivery(
-                    ids[16 * i : 16 * i + 16],
+                    raw_id,
                     start + (first + i).to_bytes(8, "big"),
                     name,
                     payload,

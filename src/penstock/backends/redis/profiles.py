@@ -102,8 +102,8 @@ def check(profile: Profile, settings: RedisSettings) -> None:
         raise InvalidConfig(f"{settings.url} is {what}; {say} ?cluster=true")
     if settings.min_replicas and not profile.has("wait"):
         raise InvalidConfig(
-            f"{settings.url}: min_replicas is {settings.min_replicas}, but {profile.name} cannot be asked to wait "
-            "for replicas; leave it out"
+            f"{settings.url}: min_replicas is {settings.min_replicas}, but {profile.name} cannot be asked to "
+            "wait for replicas; leave it out"
         )
 
 

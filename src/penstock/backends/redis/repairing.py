@@ -18,6 +18,8 @@ from penstock.message import DEFAULT_PRIORITY
 
 log = logging.getLogger("penstock")
 
+RAW_ID_BYTES = 16
+
 
 def runs_of(server: Server) -> list[str]:
     """Which runs of its servers these are; nothing where a user may not ask."""
@@ -108,6 +110,8 @@ class Repairing:
             _, _, cursor, page = self._step(q, lock, "bodies", cursor, is_counted)
             for raw_id, raw, entry, is_known in page:
                 try:
+                    if len(raw_id) != RAW_ID_BYTES:
+                        raise StorageCorrupt(f"entry {entry.decode()} has no id of a message")
                     body = decode_body(self._engine.opened_body(q, raw_id, raw))
                 except StorageCorrupt as error:
                     item = self._quarantine.row(q.name, "bodies", raw_id, str(error), raw)

@@ -115,21 +115,37 @@ local function read_next(first, n, consumer)
   local entries, out = type(got) == 'table' and not got.err and got[1] and got[1][2] or {}, {}
   for i, entry in ipairs(entries) do out[i] = entry[2][4] end
   if #out == n and entries[n][1] == entry_name(first + n - 1) then return out end
-  for _, entry in ipairs(entries) do call('XACK', KEYS[M], GROUP, entry[1]) end
+  -- Some were deleted by hand, and others read in their places: those are whose they were.
+  for _, entry in ipairs(entries) do
+    local rec = call('HGET', KEYS[S], entry[2][2] or '')
+    if rec and #rec >= 87 and byte(rec) == 3 and name_of(rec) == entry[1] then
+      local holder = consumer_of(rec)
+      call('XCLAIM', KEYS[M], GROUP, holder == '' and '-' or holder, '0', entry[1], 'RETRYCOUNT',
+        (unpacked('>I4', rec, 3)), 'FORCE', 'JUSTID')
+    else
+      call('XACK', KEYS[M], GROUP, entry[1])
+    end
+  end
 end
 
 local function claim(_, recs, consumer, attempts)
-  local n, most, by_attempts, out = #recs, fitting(recs), {}, {}
+  local n, tried, by_attempts, out = #recs, attempts[1], {}, {}
   if consumer == '' then consumer = '-' end
-  -- By far the most: all for the first time, of which all fit.
-  local same, first = most == n, unpacked('>I6', recs[1], #recs[1] - 5)
-  local follow = same and attempts[1] == '\0\0\0\1'
+  -- By far the most: all for the first time, one behind the other, of which all fit.
+  local kib, first = unpacked('>I2I6', recs[1], #recs[1] - 7)
+  local same, follow = true, tried == '\0\0\0\1'
   for i = 2, n do
-    if attempts[i] ~= attempts[1] then same, follow = false, false break end
-    follow = follow and unpacked('>I6', recs[i], #recs[i] - 5) == first + i - 1
+    if attempts[i] ~= tried then same, follow = false, false break end
+    if follow then
+      local rec = recs[i]
+      local more, number = unpacked('>I2I6', rec, #rec - 7)
+      kib, follow = kib + more, number == first + i - 1
+    end
   end
-  local read = follow and read_next(first, n, consumer)
+  local read = follow and kib < MOST_KIB and read_next(first, n, consumer)
   if read then return read end
+  local most = fitting(recs)
+  same = same and most == n
   if same then
     local got = claimed(names_of(recs), consumer, (unpacked('>I4', attempts[1])))
     for i, entry in ipairs(got) do out[i] = entry and entry[2][4] end

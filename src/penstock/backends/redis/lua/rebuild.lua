@@ -141,7 +141,9 @@ elseif step == 'lost' then
 elseif step == 'drop' then
   call('HDEL', KEYS[S], ARGV[4])
   remove_entry(ARGV[4], ARGV[5])
-  record(q, 15, 1, ARGV[4], 0, 0, '', 'the body does not decode')
+  -- What somebody added by hand may have no id at all.
+  local id = #ARGV[4] == 16 and ARGV[4] or string.rep('\0', 16)
+  record(q, 15, 1, id, 0, 0, '', 'the body does not decode')
 elseif step == 'dedup' then
   local page = call('HSCAN', KEYS[P], cursor, 'COUNT', 200)
   cursor = page[1]

@@ -1,0 +1,1 @@
+"""Amazon SQS's interface: two protocols over one table of actions."""
