@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.event import Entry
+from penstock.message import MAX_NAME_BYTES
 from penstock.penstock import Penstock
 from penstock.server.access import Principal
 from penstock.server.endpoint import Calls
@@ -35,5 +36,10 @@ class Audit:
         body = msgspec.json.encode(
             {"principal": who, "action": action, "queue": queue, "request_id": request_id}
         )
-        labels = [f"principal:{who}", *([f"queue:{queue}"] if queue else [])]
+        labels = [_label(f"principal:{who}"), *([_label(f"queue:{queue}")] if queue else [])]
         await self._calls.run(self._ps.journal(WORLD).append, [Entry(action, body, labels)])
+
+
+def _label(text: str) -> str:
+    """The longest names are cut, which the body has whole: the action is not refused for them."""
+    return text.encode()[:MAX_NAME_BYTES].decode(errors="ignore")

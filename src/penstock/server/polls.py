@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.errors import PenstockError, is_of_the_store
@@ -137,7 +138,8 @@ class _Line:
         """From any thread, with locks held."""
         if not self._is_told:
             self._is_told = True
-            self._loop.call_soon_threadsafe(self._came)
+            with suppress(RuntimeError):  # The server has ended, and its store, closing, wakes everybody.
+                self._loop.call_soon_threadsafe(self._came)
 
     def _came(self) -> None:
         self._is_told = False

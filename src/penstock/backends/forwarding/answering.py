@@ -53,8 +53,19 @@ class Answerer:
         self, call: Call, again: bool, listening: Callable[[], bool], progress: Progress | None = None
     ) -> object:
         """The call's answer. `again`: it may have happened already, for the caller's connection was new."""
+        args = METHODS[call.method].decode_arguments(call.args)
+        return self.answer_to(call, args, again, listening, progress)
+
+    def answer_to(
+        self,
+        call: Call,
+        args: tuple[Any, ...],
+        again: bool,
+        listening: Callable[[], bool],
+        progress: Progress | None = None,
+    ) -> object:
+        """The same for who has read the arguments already."""
         method, name, backend = METHODS[call.method], call.method, self._backend
-        args = method.decode_arguments(call.args)
         if name in REPEATABLE:
             kwargs = call.kwargs if progress is None else {**call.kwargs, "progress": progress}
             return getattr(backend, name)(*args, **kwargs)

@@ -23,6 +23,7 @@ PATIENCE_S = 15.0
 PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 #: How long an answer may take, besides what the call itself waits for.
 ANSWER_WITHIN_S = 60.0
+TOO_LARGE = 413
 #: What takes as long as there is to do.
 _LONG = frozenset(
     {"check", "reindex", "rekey", "sweep", "purge", "redrive", "replace_queues", "delete_queue"}
@@ -41,7 +42,11 @@ class HttpBackend(Forwarded):
         self._free: list[Line] = []
         self._busy: set[Line] = set()
         # Whoever opens a store wants to know at once that it cannot be reached.
-        info: BackendInfo = self._make("info", (), {}, patience_s=0)
+        try:
+            info: BackendInfo = self._make("info", (), {}, patience_s=0)
+        except BaseException:
+            self.close()
+            raise
         self.name = info.backend
         self.capabilities = info.capabilities
 
@@ -101,7 +106,10 @@ class HttpBackend(Forwarded):
                 f"what {self._place.url} answers to {method} cannot be read: {error}; use the same version "
                 "of Penstock in both"
             ) from None
-        raise Unreadable(text) if name == Unreadable.__name__ else to_error((name, text, attributes))
+        # One item that is too large by far may be what made the whole too large: it is looked at here.
+        if name == Unreadable.__name__ or answer.status == TOO_LARGE:
+            raise Unreadable(text)
+        raise to_error((name, text, attributes))
 
     def _borrow(self) -> Line:
         try:

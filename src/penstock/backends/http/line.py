@@ -69,7 +69,9 @@ class Line:
         peer.timeout = timeout_s
         self.asking = True
         headers = {**self._place.headers, "penstock-call": f"{self.caller}/{self.number}"}
-        peer.request("POST", f"{self._place.prefix}/v1/call/{method}", body, headers)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            # A server that does not want the whole of it may have said why before it hung up.
+            peer.request("POST", f"{self._place.prefix}/v1/call/{method}", body, headers)
         response = peer.getresponse()
         data = response.data
         self.asking = False

@@ -158,9 +158,8 @@ class NativeEndpoint:
         if call is not None and method not in REPEATABLE:
             home = self._router.home(method, args)
             if hasattr(home, "serving") and len(self._router.backends) == 1:
-                raw = msgspec.Raw(encode_answer(args))
-                asked = Call(call.caller, call.number, method, raw, kwargs)
-                return Answerer(cast(Served, home)).answer(asked, again, lambda: True)
+                asked = Call(call.caller, call.number, method, msgspec.Raw(), kwargs)
+                return Answerer(cast(Served, home)).answer_to(asked, args, again, lambda: True)
         return self._router.function(method, args)(*args, **kwargs)
 
     async def _lease_group(self, args: tuple[Any, ...], listening: Listening) -> Sequence[Delivery]:
@@ -227,7 +226,7 @@ def _call_id(request: Request, who: Principal) -> CallId | None:
     return CallId(caller, int(found[2]))
 
 
-def _answered(answer: object) -> Response:
+def _answered(answer: Sequence[Delivery]) -> Response:
     return Response(200, encode_answer(answer), CONTENT_TYPE)
 
 
