@@ -7,7 +7,7 @@ import heapq
 import os
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from types import TracebackType
 from typing import Any, cast
@@ -140,6 +140,11 @@ class Penstock:
             if any(existing.get(queue) != settings for queue, settings in declared.items()):
                 with naming(self._config.source, "queues"):
                     backend.replace_queues([*({**existing, **declared}).values()])
+
+    @property
+    def backends(self) -> Mapping[str, QueueBackend]:
+        """By name, for those who serve or look after a whole system; queues are reached by `queue`."""
+        return self._backends
 
     # -- queues
 

@@ -21,6 +21,8 @@ from penstock.backends.attached import wire
 from penstock.backends.attached.backend import AttachedBackend
 from penstock.backends.attached.wire import SOCKET_NAME
 from penstock.backends.base import QueueBackend
+from penstock.backends.forwarding.contract import Forwarded
+from penstock.backends.forwarding.methods import METHODS
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 30.0
@@ -276,7 +278,7 @@ def test_every_call_of_the_contract_is_forwarded() -> None:
         AttachedBackend
     ]  # And as the contract says: the type checker's to tell.
     assert backends
-    assert set(wire.METHODS) <= set(vars(AttachedBackend))
+    assert set(METHODS) <= set(vars(Forwarded))
 
 
 def test_what_lasts_tells_how_far_it_is_through_an_attachment(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_all_that_there_is_is_listed_once() -> None:
     found = {one.scheme: one for one in known_backends()}
     servers = {one.tls_scheme: one for one in found.values() if one.tls_scheme}
     assert {*found, *servers} == set(registry.known())
-    assert len(found) == 10
+    assert len(found) == 11
     assert found["rocksdb"].capabilities is not None
 
 

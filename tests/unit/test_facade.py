@@ -59,7 +59,7 @@ def test_another_package_can_register_a_backend(monkeypatch: pytest.MonkeyPatch)
         return [entry] if group == registry.ENTRY_POINT_GROUP and name in (None, "other") else []
 
     monkeypatch.setattr(registry, "entry_points", found)
-    assert registry.known() == sorted([*registry.BUILT_IN, *registry.SERVERS, "other"])
+    assert registry.known() == sorted([*registry.BUILT_IN, *registry.SERVERS, *registry.REMOTE, "other"])
     assert registry.factory("other").__name__ == "open_memory"
 
 

@@ -51,12 +51,18 @@ class ConfiguredBackend(msgspec.Struct, frozen=True, kw_only=True):
     numbers: HealthNumbers | None = None
 
 
+#: What may have an `s` in its scheme.
+_OVER_TLS = {*registry.SERVERS, "http"}
+
+
 def known_backends() -> list[KnownBackend]:
     """Those that ship, and those that other packages register."""
     found = []
     for scheme in registry.known():
         if scheme in registry.SERVERS and scheme not in CAPABILITIES:
             continue  # The same over TLS.
+        if scheme == "https":
+            continue  # As well.
         flavour, plus, kind = scheme.partition("+")
         hint = str(registry.not_installed(scheme) or "")
         if scheme in registry.SERVERS and not is_part_of_this_version(kind):
@@ -66,7 +72,7 @@ def known_backends() -> list[KnownBackend]:
                 scheme=scheme,
                 installed=not hint,
                 hint=hint,
-                tls_scheme=f"{flavour}s{plus}{kind}" if scheme in registry.SERVERS else None,
+                tls_scheme=f"{flavour}s{plus}{kind}" if scheme in _OVER_TLS else None,
                 capabilities=capabilities_of(scheme),
             )
         )

@@ -46,6 +46,9 @@ SERVERS: dict[str, tuple[str, str]] = dict.fromkeys(
     schemes(), ("penstock.backends.redis.kinds:open_redis", "redis")
 )
 
+#: URL scheme of another Penstock's server -> the factory.
+REMOTE: dict[str, str] = dict.fromkeys(("http", "https"), "penstock.backends.http.opening:open_http")
+
 #: extra -> the package without which its backends cannot be opened.
 DRIVERS: dict[str, str] = {"redis": "redis"}
 
@@ -75,13 +78,16 @@ def entry_points(*, group: str, name: str | None = None) -> EntryPoints:
 
 def known() -> list[str]:
     """Every engine and URL scheme that can be opened here."""
-    return sorted({*BUILT_IN, *SERVERS, *(entry.name for entry in entry_points(group=ENTRY_POINT_GROUP))})
+    return sorted(
+        {*BUILT_IN, *SERVERS, *REMOTE, *(entry.name for entry in entry_points(group=ENTRY_POINT_GROUP))}
+    )
 
 
 def factory(name: str) -> Factory:
     """The factory of an engine or URL scheme; an unknown one is refused with the known ones."""
-    if name in BUILT_IN or name in SERVERS:
-        module, _, attribute = (BUILT_IN.get(name) or SERVERS[name][0]).partition(":")
+    if name in BUILT_IN or name in SERVERS or name in REMOTE:
+        where = BUILT_IN.get(name) or REMOTE.get(name) or SERVERS[name][0]
+        module, _, attribute = where.partition(":")
         if name in SERVERS:
             missing = not_installed(name)
             if missing is not None:

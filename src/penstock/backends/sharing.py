@@ -10,11 +10,12 @@ from functools import partial
 
 from penstock.backends.attached import place
 from penstock.backends.attached.backend import AttachedBackend, Owned, attach
-from penstock.backends.attached.listener import Answerer, Listener
+from penstock.backends.attached.listener import Listener
 from penstock.backends.attached.place import LOOK_EVERY_S, PATIENCE_S, Ownership
 from penstock.backends.embedded.backend import EmbeddedBackend
 from penstock.backends.embedded.opening import open_rocksdb as open_database
 from penstock.backends.embedded.opening import refuse_newer
+from penstock.backends.forwarding.answering import Answerer
 from penstock.clock import Clock
 from penstock.config import StorageSettings
 from penstock.errors import StoreLocked

@@ -10,9 +10,10 @@ from typing import Any, cast
 
 from penstock.backends.attached import place, wire
 from penstock.backends.attached.place import PATIENCE_S
-from penstock.backends.attached.wire import Gone, Reply, Unreadable
+from penstock.backends.attached.wire import Gone, Reply
 from penstock.backends.base import Progress
-from penstock.codec.answer import escaped, to_error
+from penstock.backends.forwarding.methods import METHODS, Unreadable, decode_error
+from penstock.codec.answer import to_error
 from penstock.errors import BackendUnavailable, StorageError
 from penstock.version import __version__
 
@@ -97,22 +98,10 @@ class Line:
             peer.close()
 
 
-def encoded(number: int, method: str, args: tuple[Any, ...], kwargs: dict[str, Any], progress: bool) -> bytes:
-    """A call as it travels."""
-    try:
-        return wire.encode((number, method, args, kwargs, progress))
-    except (UnicodeEncodeError, OverflowError):
-        pass
-    try:
-        return wire.encode((number, method, escaped(args), escaped(kwargs), progress))
-    except (UnicodeEncodeError, OverflowError) as error:
-        raise Unreadable(f"an argument of {method} cannot be sent: {error}") from error
-
-
 def answer(method: str, response: wire.Response) -> Any:
     """What the owner replied; raises its error."""
     if response.what == Reply.ANSWER:
-        return wire.METHODS[method].answer.decode(response.value)
+        return METHODS[method].answer.decode(response.value)
     if response.what == Reply.UNREADABLE:
-        raise Unreadable(wire.decode_error(response.value)[1])
-    raise to_error(wire.decode_error(response.value))
+        raise Unreadable(decode_error(response.value)[1])
+    raise to_error(decode_error(response.value))

@@ -8,17 +8,15 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
 
 import msgspec
 
 from penstock.backends.attached import place, wire
 from penstock.backends.attached.wire import Gone
-from penstock.backends.base import BackendInfo, QueueBackend
+from penstock.backends.base import BackendInfo
+from penstock.backends.forwarding.answering import Answerer, Call, Served
+from penstock.backends.forwarding.methods import REPEATABLE, Unreadable
 from penstock.errors import PenstockError
-from penstock.message import Delivery
 from penstock.version import __version__
 
 log = logging.getLogger("penstock")
@@ -30,56 +28,6 @@ FINISHING_S = 1.0
 #: Between two tries to let somebody in, when descriptors or threads are short.
 SHORTAGE_S = 0.1
 _UCRED = struct.Struct("3i")
-
-
-class Served(QueueBackend, Protocol):
-    """A backend that remembers what it answered, so that a call that is made again happens once."""
-
-    def serving(self, caller: bytes, number: int) -> AbstractContextManager[None]:
-        """Within it, what this thread asks is that call."""
-        ...
-
-    def answer_of(self, caller: bytes, number: int) -> bytes | None:
-        """What the call was answered, encoded, if it has happened."""
-        ...
-
-    def lease_while(self, listening: Callable[[], bool], queue: str, *args: Any) -> list[Delivery]: ...
-
-    def delivered(self, queue: str, receipts: Sequence[str]) -> list[Delivery]: ...
-
-    def callers(self) -> list[bytes]: ...
-
-    def forget(self, callers: Sequence[bytes]) -> None: ...
-
-
-class Answerer:
-    """Makes a backend's calls for others, each once."""
-
-    def __init__(self, backend: Served) -> None:
-        self._backend = backend
-
-    def answer(
-        self,
-        caller: bytes,
-        request: wire.Request,
-        again: bool,
-        listening: Callable[[], bool],
-        report: Callable[[str, int, int], None],
-    ) -> object:
-        """The call's answer. `again`: it may have happened already, for the caller's connection was new."""
-        method, name, backend = wire.METHODS[request.method], request.method, self._backend
-        args = method.decode_arguments(request.args)
-        if name in wire.REPEATABLE:
-            kwargs = {**request.kwargs, "progress": report} if request.progress else request.kwargs
-            return getattr(backend, name)(*args, **kwargs)
-        if again and (kept := backend.answer_of(caller, request.number)) is not None:
-            if name == "lease":
-                return backend.delivered(args[0], wire.decode_receipts(kept))
-            return method.answer.decode(kept)
-        with backend.serving(caller, request.number):
-            if name == "lease":
-                return backend.lease_while(listening, *args)
-            return getattr(backend, name)(*args, **request.kwargs)
 
 
 class Listener:
@@ -192,10 +140,10 @@ class Listener:
         try:
             request = wire.decode_request(raw)
         except msgspec.DecodeError as error:
-            wire.send(peer, wire.error_frame(wire.Unreadable(f"a call that cannot be read: {error}")))
+            wire.send(peer, wire.error_frame(Unreadable(f"a call that cannot be read: {error}")))
             return True
         # What need not finish here: others may not have to wait for an owner because of it.
-        brief = request.method != "lease" and request.method not in wire.REPEATABLE
+        brief = request.method != "lease" and request.method not in REPEATABLE
         with self._lock:
             if self._stopping.is_set():
                 return False
@@ -226,7 +174,9 @@ class Listener:
             return not self._stopping.is_set() and _listens(peer)
 
         try:
-            answer = self._answerer.answer(caller, request, again, listening, report)
+            call = Call(caller, request.number, request.method, request.args, request.kwargs)
+            wanted = report if request.progress else None
+            answer = self._answerer.answer(call, again, listening, wanted)
             if isinstance(answer, BackendInfo):
                 answer = msgspec.structs.replace(answer, attached_to=self._pid)
             return wire.answer_frame(answer)

@@ -7,19 +7,17 @@ answered in turn: any number of progress reports, and an answer or an error.
 from __future__ import annotations
 
 import enum
-import inspect
 import socket
 import struct
-from collections.abc import Callable
-from typing import Any, get_type_hints
+from typing import Any
 
 import msgspec
 
-from penstock.backends.base import BackendInfo, QueueBackend
-from penstock.backends.bulk import BulkBackend
+from penstock.backends.base import BackendInfo
+from penstock.backends.forwarding.methods import Unreadable
 from penstock.capabilities import Capabilities
 from penstock.codec.answer import decoder, encode_answer
-from penstock.errors import InvalidMessage, PenstockError
+from penstock.errors import PenstockError
 
 PROTOCOL = 1
 
@@ -28,52 +26,9 @@ SOCKET_NAME = "penstock.sock"
 _LENGTH = struct.Struct("<Q")
 _ROOM_BYTES = 1 << 20
 
-#: What may be asked again without a record of the first answer: it changes nothing, or twice is as once.
-REPEATABLE = frozenset(
-    {
-        "queues",
-        "queue",
-        "get_many",
-        "peek",
-        "page",
-        "stats",
-        "key_stats",
-        "due",
-        "events",
-        "read_cursor",
-        "cursors",
-        "scan_entries",
-        "get_entries",
-        "world_stats",
-        "get_state",
-        "get_throttle",
-        "throttles",
-        "info",
-        "health",
-        "check",
-        "reindex",
-        "quarantine",
-        "quarantine_get",
-        "metrics",
-        "rekey",
-        "sweep",
-        "take_snapshot",
-        "begin_write",
-        "commit_write",
-        "abort_write",
-    }
-)
-
-#: Not forwarded: each process closes its own.
-_OWN = {"close"}
-
 
 class Gone(Exception):
     """The other side is not there any more."""
-
-
-class Unreadable(InvalidMessage):
-    """The other side did not find in the arguments what the call takes."""
 
 
 class Hello(msgspec.Struct, array_like=True):
@@ -122,49 +77,12 @@ class Response(msgspec.Struct, array_like=True):
     value: msgspec.Raw
 
 
-def _holds_struct(hint: Any) -> bool:
-    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        return True
-    return any(_holds_struct(part) for part in getattr(hint, "__args__", ()))
-
-
-class Method:
-    """How the arguments and the answer of one of the backend's calls are read again."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        hints = get_type_hints(function)
-        parameters = list(inspect.signature(function).parameters.values())[1:]
-        # Structures become what they were. Anything else is taken as it comes: judging it is the backend's.
-        kinds = tuple(
-            hints[p.name] if _holds_struct(hints[p.name]) else Any
-            for p in parameters
-            if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != "progress"
-        )
-        self.arguments = decoder(tuple[kinds] if kinds else tuple[()])  # type: ignore[valid-type]
-        self.answer = decoder(hints["return"])
-
-    def decode_arguments(self, raw: msgspec.Raw) -> tuple[Any, ...]:
-        try:
-            arguments: tuple[Any, ...] = self.arguments.decode(raw)
-        except msgspec.ValidationError as error:
-            raise Unreadable(f"arguments of another kind than the call takes: {error}") from error
-        return arguments
-
-
-METHODS = {
-    name: Method(function)
-    for name, function in {**vars(QueueBackend), **vars(BulkBackend)}.items()
-    if inspect.isfunction(function) and not name.startswith("_") and name not in _OWN
-}
-
 encode = encode_answer
 decode_request = decoder(Request).decode
 decode_response = decoder(Response).decode
 decode_hello = decoder(Hello).decode
 decode_welcome = decoder(Welcome).decode
-decode_error = decoder(tuple[str, Any, dict[str, Any]]).decode
 decode_progress = decoder(tuple[str, int, int]).decode
-decode_receipts = decoder(list[str]).decode
 
 
 def send(peer: socket.socket, raw: bytes) -> None:

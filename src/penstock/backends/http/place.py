@@ -1,0 +1,85 @@
+"""Where a server is, and what is shown to it: read from a URL, its options and the environment."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+import ssl
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from penstock.config import BackendSettings, masked_url
+from penstock.errors import InvalidConfig
+
+VARIABLE = "PENSTOCK_TOKEN"
+_OPTIONS = ("token", "ca_file", "allow_plaintext")
+_TOKEN = re.compile(r"[!-~]+")
+
+
+class Place(NamedTuple):
+    """A server. Its `repr` has no secret in it: the token is not a part of the URL that is shown."""
+
+    url: str
+    host: str
+    port: int
+    prefix: str
+    headers: Mapping[str, str]
+    #: None: in plain text.
+    tls: ssl.SSLContext | None
+
+    def __repr__(self) -> str:
+        return f"Place({self.url!r})"
+
+
+def read(settings: BackendSettings, environ: Mapping[str, str] = os.environ) -> Place:
+    """Refuses what cannot be used, and what would show a key to whoever listens."""
+    shown = masked_url(settings.url)
+    try:
+        parts = urlsplit(settings.url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        host, user, password = parts.hostname, parts.username, parts.password
+    except ValueError:
+        raise InvalidConfig(f"{shown} is not a URL, such as http://localhost:9324") from None
+    if not host or parts.fragment:
+        raise InvalidConfig(f"{shown} is not a URL, such as http://localhost:9324")
+    asked = parse_qsl(parts.query, keep_blank_values=True)
+    if any(name == "token" for name, _ in asked):
+        raise InvalidConfig(
+            f"{shown}: a key does not belong behind `?`, where logs keep it; set {VARIABLE}, or put it "
+            "before the host: https://KEY@host"
+        )
+    options = {**settings.options, **dict(asked)}
+    unknown = options.keys() - set(_OPTIONS)
+    if unknown:
+        raise InvalidConfig(f"{shown}: unknown option {min(unknown)!r}; accepted: {', '.join(_OPTIONS)}")
+    token = unquote(password or user or "") or str(options.get("token", "")) or environ.get(VARIABLE, "")
+    if token and not _TOKEN.fullmatch(token):
+        raise InvalidConfig(f"{shown}: the key has characters that no key has")
+    is_plain = parts.scheme != "https"
+    allowed = str(options.get("allow_plaintext", "false")).lower() == "true"
+    if token and is_plain and not allowed and not _is_loopback(host):
+        raise InvalidConfig(
+            f"{shown}: the key would be sent in plain text; use https, or the option allow_plaintext=true "
+            "where something else does the encryption"
+        )
+    headers = {"content-type": "application/msgpack", "accept": "application/msgpack"}
+    if token:
+        headers["authorization"] = f"Bearer {token}"
+    tls = None if is_plain else _context(str(options.get("ca_file", "")), shown)
+    return Place(shown, host, port, parts.path.rstrip("/"), headers, tls)
+
+
+def _context(ca_file: str, shown: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidConfig(f"{shown}: ca_file {ca_file!r} cannot be read: {error}") from None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,1 @@
+"""The server's native interface: the backend contract over HTTP, for `penstock.open("http://…")`."""

@@ -1,0 +1,240 @@
+"""`POST /v1/call/{method}`: one call of the backend contract, in MessagePack, for whoever may make it."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any, cast
+
+import msgspec
+
+from penstock.backends.base import BackendInfo
+from penstock.backends.forwarding.answering import Answerer, Call, Served
+from penstock.backends.forwarding.methods import METHODS, REPEATABLE, Unreadable
+from penstock.codec.answer import decoder, encode_answer
+from penstock.errors import (
+    BackendUnavailable,
+    HistoryTruncated,
+    HookError,
+    InvalidConfig,
+    InvalidMessage,
+    MessageLeased,
+    MessageNotFound,
+    PenstockError,
+    QueueAlreadyExists,
+    QueueNotFound,
+    SnapshotNotFound,
+    StaleReceipt,
+    StorageFull,
+    StoreLocked,
+    Unauthorized,
+    Unsupported,
+)
+from penstock.message import Delivery
+from penstock.penstock import Penstock
+from penstock.server.access import STORE, Credentials, Principal
+from penstock.server.audit import Audit
+from penstock.server.authentication import principal
+from penstock.server.endpoint import Calls, Request, Response
+from penstock.server.native import permissions
+from penstock.server.native.once import CallId, Listening, Once
+from penstock.server.native.routing import NAME, REFUSED, Router
+
+log = logging.getLogger("penstock.server")
+
+PREFIX = "/v1/"
+CALL = "/v1/call/"
+CONTENT_TYPE = "application/msgpack"
+#: Longer than this nobody waits in one call.
+MAX_WAIT_S = 86_400.0
+#: How often a consumer group is looked at for one that waits.
+LOOK_EVERY_S = 0.1
+_STATUS: tuple[tuple[int, tuple[type[PenstockError], ...]], ...] = (
+    (400, (InvalidMessage, InvalidConfig, Unsupported, HookError)),
+    (403, (Unauthorized,)),
+    (404, (QueueNotFound, MessageNotFound, SnapshotNotFound)),
+    (409, (QueueAlreadyExists, MessageLeased, StaleReceipt, HistoryTruncated)),
+    (503, (BackendUnavailable, StorageFull, StoreLocked)),
+)
+_CALL_ID = re.compile(r"([0-9a-f]{32})/([1-9][0-9]{0,17})")
+_FILTERS = frozenset({"kinds", "labels", "flags", "since_ns", "until_ns", "after", "limit"})
+#: The arguments of `lease`.
+_Lease = tuple[str, int, float | None, float, str]
+_decode_body = decoder(tuple[msgspec.Raw, dict[str, Any]]).decode
+
+
+class NativeEndpoint:
+    """The interface of `penstock.open("http://…")`."""
+
+    name = "native"
+
+    def __init__(self, ps: Penstock, calls: Calls, credentials: Credentials) -> None:
+        self._calls = calls
+        self._credentials = credentials
+        self._audit = Audit(ps, calls)
+        self._router = Router(ps)
+        self._once = Once(self._forget)
+
+    def claims(self, method: str, path: str, headers: Mapping[str, str]) -> bool:
+        return path.startswith(PREFIX)
+
+    def refused(self, status: int, what: str, request_id: str) -> Response:
+        kind = BackendUnavailable if status in (429, 503) else PenstockError
+        return _failed(kind(f"{what} (request {request_id})"), status)
+
+    async def answer(self, request: Request) -> Response:
+        try:
+            who = principal(request, self._credentials)
+        except Unauthorized as error:
+            return _failed(error, 401)._replace(headers=[("www-authenticate", "Bearer")])
+        request.about.principal = who.name
+        method = request.path.removeprefix(CALL)
+        if not request.path.startswith(CALL) or method not in METHODS:
+            return _failed(PenstockError("there is no such call; POST /v1/call/METHOD"), 404)
+        if request.method != "POST":
+            return _failed(PenstockError("accepted: POST"), 405)._replace(headers=[("allow", "POST")])
+        request.about.operation = method
+        try:
+            args, kwargs = _arguments(method, request.body)
+            request.about.queue = permissions.queue_of(method, args)
+            permissions.check(who, method, args)
+            call = _call_id(request, who)
+
+            async def make(listening: Listening, again: bool) -> Response:
+                try:
+                    if method in permissions.AUDITED or (method == "check" and args[0]):
+                        await self._audit(who, method, request.about.queue, request.id)
+                    return await self._made(who, method, args, kwargs, listening, call, again)
+                except PenstockError as error:
+                    return _failed(error)
+
+            if call is None or (method in REPEATABLE and not _is_long(method)):
+                return await make(request.listening, False)
+            return await self._once(call, method, request.listening, make)
+        except PenstockError as error:
+            return _failed(error)
+
+    async def _made(
+        self,
+        who: Principal,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        listening: Listening,
+        call: CallId | None,
+        again: bool,
+    ) -> Response:
+        if method == "lease" and _may_wait(args[1], args[3]):
+            return _answered(await self._calls.lease(*cast(_Lease, args), listening))
+        if method == "lease_group" and _may_wait(args[2], args[4]):
+            return _answered(await self._lease_group(args, listening))
+
+        def answer() -> bytes:
+            found = self._answer(method, args, kwargs, call, again)
+            if method == "queues":
+                found = [settings for settings in found if permissions.sees(who, settings.name)]
+            elif isinstance(found, BackendInfo) and not who.may("read", STORE):
+                found = msgspec.structs.replace(found, path=None)
+            return encode_answer(found)
+
+        return Response(200, await self._calls.run(answer), CONTENT_TYPE)
+
+    def _answer(
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        call: CallId | None,
+        again: bool,
+    ) -> Any:
+        """In a thread. On a store that can, the answer is written down with what the call changes."""
+        if method in REFUSED:
+            flag, having = REFUSED[method]
+            raise Unsupported(method, flag, NAME, having)
+        if call is not None and method not in REPEATABLE:
+            home = self._router.home(method, args)
+            if hasattr(home, "serving") and len(self._router.backends) == 1:
+                asked = Call(call.caller, call.number, method, msgspec.Raw(), kwargs)
+                return Answerer(cast(Served, home)).answer_to(asked, args, again, lambda: True)
+        return self._router.function(method, args)(*args, **kwargs)
+
+    async def _lease_group(self, args: tuple[Any, ...], listening: Listening) -> Sequence[Delivery]:
+        """Waiting takes no thread."""
+        queue, group, max_messages, lease_s, wait_s, consumer = args
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + wait_s
+        while listening():
+            look = self._router.function("lease_group", args)
+            found: list[Delivery] = await self._calls.run(
+                look, queue, group, max_messages, lease_s, 0, consumer
+            )
+            if found or loop.time() >= until_s:
+                return found
+            await asyncio.sleep(min(LOOK_EVERY_S, max(until_s - loop.time(), 0)))
+        return []
+
+    async def _forget(self, callers: list[bytes]) -> None:
+        for backend in self._router.backends.values():
+            if hasattr(backend, "forget"):
+                with suppress(PenstockError):
+                    await self._calls.run(cast(Served, backend).forget, callers)
+
+
+def _is_long(method: str) -> bool:
+    """What changes nothing twice, and yet is not begun again while it runs."""
+    return method in ("check", "reindex", "rekey")
+
+
+def _may_wait(max_messages: object, wait_s: object) -> bool:
+    """Else it is not what a lease takes, and the backend says so."""
+    return (
+        type(max_messages) is int
+        and max_messages > 0
+        and type(wait_s) in (int, float)
+        and 0 <= cast(float, wait_s) <= MAX_WAIT_S
+    )
+
+
+def _arguments(method: str, body: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    try:
+        raw, kwargs = _decode_body(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise Unreadable(f"a call that cannot be read: {error}") from None
+    # Arguments by name would go past the permissions, which look at places.
+    unknown = kwargs.keys() - (_FILTERS if method == "scan_entries" else frozenset())
+    if unknown:
+        raise InvalidMessage(f"{method} takes no argument {min(unknown)!r:.60} by name")
+    try:
+        return METHODS[method].decode_arguments(raw), kwargs
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise Unreadable(f"arguments that cannot be read: {error}") from None
+
+
+def _call_id(request: Request, who: Principal) -> CallId | None:
+    """Whose call it is. Nobody hears what was answered to another principal."""
+    given = request.headers.get("penstock-call")
+    if given is None:
+        return None
+    found = _CALL_ID.fullmatch(given)
+    if found is None:
+        raise InvalidMessage("the header Penstock-Call must be CALLER/NUMBER: 32 hexadecimal digits, from 1")
+    caller = hashlib.sha256(who.name.encode() + b"\0" + found[1].encode()).digest()[:16]
+    return CallId(caller, int(found[2]))
+
+
+def _answered(answer: Sequence[Delivery]) -> Response:
+    return Response(200, encode_answer(answer), CONTENT_TYPE)
+
+
+def _failed(error: PenstockError, status: int | None = None) -> Response:
+    if status is None:
+        status = next((status for status, kinds in _STATUS if isinstance(error, kinds)), 500)
+    try:
+        body = encode_answer(error)
+    except Exception:  # noqa: BLE001  (whatever is in it)
+        body = encode_answer(PenstockError(f"{type(error).__name__}, which cannot be sent"))
+    return Response(status, body, CONTENT_TYPE)

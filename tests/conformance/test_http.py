@@ -1,0 +1,65 @@
+"""The suite passes over HTTP: the store is behind a server, and nothing shows it but `info`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import cast
+
+import penstock
+from penstock.backends.forwarding.answering import Served
+from penstock.clock import Clock
+from penstock.config import Config, resolve
+from penstock.message import Delivery
+from penstock.server.calls import StoreCalls
+from penstock.server_config import Limits
+from penstock.testing.suite import BackendSuite
+from tests.http.running import Running
+
+
+class OnTheStoresClock(StoreCalls):
+    """The server's own lines of polls go by the event loop's time, which no test can move.
+
+    Here each poll waits in the store, on the clock of the test; tests/http has those of the lines.
+    """
+
+    def __init__(self, ps: penstock.Penstock, limits: Limits) -> None:
+        super().__init__(ps, limits)
+        self._store = cast(Served, ps.backends["default"])
+        self._threads = ThreadPoolExecutor(64)
+
+    async def lease(
+        self,
+        queue: str,
+        max_messages: int,
+        lease_s: float | None,
+        wait_s: float,
+        consumer: str,
+        listening: Callable[[], bool],
+    ) -> Sequence[Delivery]:
+        return await self.run(
+            self._store.lease_while, listening, queue, max_messages, lease_s, wait_s, consumer
+        )
+
+
+class Remote(penstock.Penstock):
+    """Opened by the URL of a server that is stopped with it."""
+
+    def __init__(self, config: Config, clock: Clock, rng: random.Random) -> None:
+        self._owner = penstock.Penstock(config, clock, rng)
+        self._server = Running(self._owner, OnTheStoresClock)
+        super().__init__(resolve(self._server.url), None, None)
+
+    def close(self) -> None:
+        super().close()
+        self._owner.close()  # First: the polls that wait in it hold the server's threads.
+        self._server.stop()
+
+
+class TestHttp(BackendSuite):
+    def open_penstock(self, folder: Path, clock: Clock, rng: random.Random) -> penstock.Penstock:
+        remote = Remote(resolve(folder), clock, rng)
+        assert remote.info().default.backend == "http"
+        return remote

@@ -1,0 +1,341 @@
+"""Calls over HTTP: made once though made again, only by who may, and never longer than the client."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import urllib3
+
+import penstock
+from penstock import BackendUnavailable, NewMessage, StorageError
+from penstock.backends.forwarding.methods import METHODS, decode_error, encoded
+from penstock.backends.http import backend as client
+from penstock.backends.http.place import read
+from penstock.config import BackendSettings
+from penstock.errors import InvalidConfig, Unauthorized, Unsupported
+from penstock.server.access import PERMISSIONS, Permission, Principal
+from penstock.server.native import permissions
+from penstock.server.native.routing import REFUSED
+from penstock.testing.background import Background, wait_until
+from tests.http.running import Running
+
+CALLER = "ab" * 16
+
+
+class Keys:
+    """Credentials that a test makes up: the token is the principal's name."""
+
+    required = True
+
+    def __init__(self, **grants: dict[str, tuple[Permission, ...]]) -> None:
+        self._known = {
+            name: Principal(name, {queue: frozenset(may) for queue, may in given.items()})
+            for name, given in grants.items()
+        }
+
+    def by_token(self, token: str) -> Principal | None:
+        return self._known.get(token)
+
+    def by_access_key(self, access_key: str) -> None:
+        return None
+
+    def by_certificate(self, name: str) -> None:
+        return None
+
+
+@pytest.fixture
+def store() -> Iterator[penstock.Penstock]:
+    with penstock.open("memory:") as ps:
+        yield ps
+
+
+@pytest.fixture
+def server(store: penstock.Penstock) -> Iterator[Running]:
+    running = Running(store)
+    yield running
+    running.stop()
+
+
+def post(server: Running, method: str, *args: object, token: str = "", **headers: str) -> tuple[int, bytes]:
+    """One request, as any client may send it."""
+    return send(server, method, encoded(method, args, {}), token, headers)
+
+
+def send(
+    server: Running, method: str, body: bytes, token: str = "", headers: dict[str, str] | None = None
+) -> tuple[int, bytes]:
+    sent = {name.replace("_", "-"): value for name, value in (headers or {}).items()}
+    sent["connection"] = "close"
+    if token:
+        sent["authorization"] = f"Bearer {token}"
+    answer = urllib3.request("POST", f"{server.url}/v1/call/{method}", body=body, headers=sent, retries=False)
+    return answer.status, answer.data
+
+
+# -- once
+
+
+def test_a_call_that_comes_again_happens_once_and_is_answered_each_time(
+    store: penstock.Penstock, server: Running
+) -> None:
+    store.create_queue("q")
+    asked = [post(server, "enqueue", "q", [NewMessage(b"x")], penstock_call=f"{CALLER}/1") for _ in range(3)]
+    assert [status for status, _ in asked] == [200] * 3
+    assert len({body for _, body in asked}) == 1
+    assert store.queue("q").length() == 1
+    post(server, "enqueue", "q", [NewMessage(b"x")], penstock_call=f"{CALLER}/2")
+    assert store.queue("q").length() == 2
+
+
+def test_a_lease_whose_answer_was_lost_is_answered_with_the_same_messages(
+    store: penstock.Penstock, server: Running
+) -> None:
+    store.create_queue("q").enqueue_many([NewMessage(b"1"), NewMessage(b"2")])
+    asked = {post(server, "lease", "q", 1, None, 0, "", penstock_call=f"{CALLER}/1") for _ in range(2)}
+    assert len(asked) == 1
+    assert store.queue("q").stats().leased == 1
+
+
+def test_a_call_that_comes_again_after_the_server_was_started_anew_happened_once(tmp_path: Path) -> None:
+    bodies = []
+    for _ in range(2):
+        with penstock.open(tmp_path / "store") as ps:
+            if not ps.queues():
+                ps.create_queue("q")
+            server = Running(ps)
+            bodies.append(post(server, "enqueue", "q", [NewMessage(b"x")], penstock_call=f"{CALLER}/7"))
+            server.stop()
+            assert ps.queue("q").length() == 1
+    assert bodies[0] == bodies[1]
+
+
+def test_an_answer_is_not_for_another_who_names_the_same_caller(store: penstock.Penstock) -> None:
+    store.create_queue("q")
+    server = Running(store, credentials=Keys(a={"*": ("admin",)}, b={"*": ("admin",)}))
+    try:
+        first, second = (
+            post(server, "enqueue", "q", [NewMessage(b"x")], token=token, penstock_call=f"{CALLER}/1")[1]
+            for token in "ab"
+        )
+    finally:
+        server.stop()
+    assert first != second
+    assert store.queue("q").length() == 2
+
+
+def test_a_number_that_is_over_is_refused(store: penstock.Penstock, server: Running) -> None:
+    store.create_queue("q")
+    post(server, "purge", "q", ["ready"], penstock_call=f"{CALLER}/5")
+    assert post(server, "purge", "q", ["ready"], penstock_call=f"{CALLER}/4")[0] == 400
+    assert post(server, "purge", "q", ["ready"], penstock_call="nonsense")[0] == 400
+
+
+def test_calls_go_on_when_the_server_comes_back(store: penstock.Penstock) -> None:
+    server = Running(store)
+    with penstock.open(server.url) as ps:
+        q = ps.create_queue("q")
+        server.stop()
+        sending = Background(lambda: q.enqueue(b"x"))
+        server = Running(store, port=server.port)
+        sending.result()
+        assert q.length() == 1
+    server.stop()
+
+
+def test_a_server_that_is_not_there_is_told_at_once(server: Running) -> None:
+    server.stop()
+    with pytest.raises(BackendUnavailable, match="does not answer info"):
+        penstock.open(server.url)
+
+
+def test_a_call_gives_up_after_a_while(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client, "PATIENCE_S", 0.1)
+    with penstock.open(server.url) as ps:
+        server.stop()
+        with pytest.raises(BackendUnavailable, match="does not answer queues"):
+            ps.queues()
+
+
+# -- waiting
+
+
+def test_a_poll_in_the_servers_line_is_answered_when_something_comes(server: Running) -> None:
+    with penstock.open(server.url) as ps:
+        q = ps.create_queue("q")
+        waiting = Background(lambda: q.lease(wait_s=30))
+        wait_until(lambda: server.calls.polls.waiting == 1)
+        q.enqueue(b"here")
+        assert [delivery.payload for delivery in waiting.result()] == [b"here"]
+
+
+def test_closing_ends_the_polls_that_wait_and_nothing_is_leased_for_them(
+    store: penstock.Penstock, server: Running
+) -> None:
+    ps = penstock.open(server.url)
+    q = ps.create_queue("q")
+    waiting = Background(lambda: q.lease(wait_s=30))
+    wait_until(lambda: server.calls.polls.waiting == 1)
+    ps.close()
+    with pytest.raises(StorageError, match="closed"):
+        waiting.result()
+    store.queue("q").enqueue(b"x")
+    assert [delivery.payload for delivery in store.queue("q").lease(wait_s=5)] == [b"x"]
+
+
+# -- who may
+
+
+def test_every_call_has_a_permission_or_is_refused() -> None:
+    tables = (permissions.OF_QUEUE, permissions.OF_STORE, permissions.OF_ANYBODY, REFUSED)
+    assert sorted(name for table in tables for name in table) == sorted(METHODS)
+
+
+@pytest.mark.parametrize("method", sorted(permissions.OF_QUEUE))
+@pytest.mark.parametrize("given", PERMISSIONS)
+def test_a_permission_on_a_queue_allows_what_it_says_and_there_alone(method: str, given: Permission) -> None:
+    who = Principal("who", {"mine-*": frozenset([given])})
+    wanted = permissions.OF_QUEUE[method]
+    settings = penstock.QueueSettings
+    rest = [["id"], "mine-b"] if method == "move" else [10, "mine-b"]
+    for queue, allowed in (("mine-a", given in (wanted, "admin")), ("other", False), ("", False)):
+        named = settings(name=queue) if method in ("create_queue", "update_queue") else queue
+        try:
+            permissions.check(who, method, [named, *rest])
+            assert allowed
+        except Unauthorized:
+            assert not allowed
+
+
+@pytest.mark.parametrize(
+    ("method", "args"),
+    [
+        ("move", ["mine-a", ["id"], "other"]),
+        ("redrive", ["mine-a", 10, "other"]),
+        ("redrive", ["mine-a", 10, None]),
+        ("create_queue", [penstock.QueueSettings(name="mine-a", dead_letter="other")]),
+        ("create_queue", [penstock.QueueSettings(name="mine-a", on_enqueue="return")]),
+        ("get_state", ["key"]),
+        ("append_entries", ["world", []]),
+        ("queue", ["other"]),
+        ("replace_queues", [[]]),
+    ],
+)
+def test_what_reaches_beyond_a_queue_needs_more(method: str, args: list[object]) -> None:
+    who = Principal("who", {"mine-*": frozenset(PERMISSIONS)})
+    with pytest.raises(Unauthorized):
+        permissions.check(who, method, args)
+    permissions.check(Principal("all", {"*": frozenset(PERMISSIONS)}), method, args)
+
+
+def test_nobody_writes_the_audit_but_the_server() -> None:
+    with pytest.raises(Unauthorized, match="_audit"):
+        permissions.check(Principal("all", {"*": frozenset(PERMISSIONS)}), "append_entries", ["_audit", []])
+
+
+def test_a_key_sees_its_queues_alone_and_its_deeds_are_recorded(store: penstock.Penstock) -> None:
+    store.create_queue("other")
+    server = Running(store, credentials=Keys(someone={"mine-*": ("admin",)}))
+    url = server.url.replace("//", "//someone@")
+    try:
+        with penstock.open(url) as ps:
+            ps.create_queue("mine-a")
+            assert [settings.name for settings in ps.queues()] == ["mine-a"]
+            assert ps.info().default.path is None
+            with pytest.raises(Unauthorized):
+                ps.queue("other")
+            with pytest.raises(Unauthorized):
+                ps.state.get("key")
+        status, body = post(server, "queues")
+        assert (status, decode_error(body)[0]) == (401, "Unauthorized")
+        assert post(server, "queues", token="nobody")[0] == 401
+        assert post(server, "stats", "other", token="someone")[0] == 403
+        with pytest.raises(Unauthorized) as refused:
+            penstock.open(server.url.replace("//", "//s3cret@"))
+        assert "s3cret" not in str(refused.value)
+    finally:
+        server.stop()
+    (entry,) = store.journal("_audit").scan()
+    assert (entry.kind, entry.labels) == ("create_queue", ["principal:someone", "queue:mine-a"])
+
+
+def test_arguments_by_name_do_not_go_past_the_permissions(store: penstock.Penstock) -> None:
+    store.create_queue("other")
+    server = Running(store, credentials=Keys(someone={"mine": ("admin",)}))
+    try:
+        body = encoded("stats", (), {"queue": "other"})
+        assert send(server, "stats", body, "someone")[0] == 400
+    finally:
+        server.stop()
+
+
+# -- what is no call
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xc1", b"\x92\x90", msgspec.msgpack.encode([1, 2]), b"\x92\x91\xa1\xff\x80"]
+)
+def test_a_body_that_is_no_call_is_refused(server: Running, body: bytes) -> None:
+    status, answer = send(server, "stats", body)
+    assert (status, decode_error(answer)[0]) == (400, "Unreadable")
+
+
+def test_errors_have_a_status(store: penstock.Penstock, server: Running) -> None:
+    store.create_queue("q")
+    assert post(server, "stats", "none")[0] == 404
+    assert post(server, "create_queue", penstock.QueueSettings(name="q"))[0] == 409
+    assert post(server, "lease", "q", -1, None, 0, "")[0] == 400
+    assert post(server, "nothing")[0] == 404
+    assert (
+        urllib3.request("GET", f"{server.url}/v1/call/stats", headers={"connection": "close"}).status == 405
+    )
+
+
+def test_what_would_name_places_on_the_server_is_refused_by_name(server: Running) -> None:
+    with penstock.open(server.url) as ps:
+        with pytest.raises(Unsupported, match="bulk_read"):
+            ps.take_snapshot()
+        with pytest.raises(Unsupported, match="bulk_write"):
+            ps.begin_write()
+
+
+# -- where
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("http://s3cret@example.org", "plain text"),
+        ("https://example.org?token=s3cret", "does not belong"),
+        ("https://example.org?other=s3cret", "unknown option 'other'"),
+        ("https://:s3cret@", "not a URL"),
+        ("https://s3cret%0a@example.org", "no key has"),
+        ("https://s3cret@example.org:port", "not a URL"),
+    ],
+)
+def test_a_url_that_cannot_be_used_says_why_and_keeps_its_secret(url: str, says: str) -> None:
+    with pytest.raises(InvalidConfig, match=says) as refused:
+        read(BackendSettings(url=url), {})
+    assert "s3cret" not in str(refused.value)
+
+
+def test_a_key_comes_from_the_url_or_the_environment() -> None:
+    environ = {"PENSTOCK_TOKEN": "there"}
+    for url, key in (("https://here@a", "here"), ("https://:here@a", "here"), ("https://a", "there")):
+        place = read(BackendSettings(url=url), environ)
+        assert place.headers["authorization"] == f"Bearer {key}"
+        assert key not in repr(place)
+
+
+def test_threads_share_a_store_and_its_connections(server: Running) -> None:
+    with penstock.open(server.url) as ps:
+        q = ps.create_queue("q")
+        threads = [threading.Thread(target=lambda: [q.enqueue(b"x") for _ in range(20)]) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert q.length() == 80
