@@ -1,7 +1,7 @@
 """AWS Signature Version 4, verified: who signed a request, with what, and when.
 
-A request is signed in its `Authorization` header, or in the query of its URL (presigned). What is signed is its
-canonical form, which both sides build from the request as it was sent: `canonical` has the rules.
+A request is signed in its `Authorization` header, or in the query of its URL (presigned). What is signed is
+its canonical form, which both sides build from the request as it was sent: `canonical` has the rules.
 """
 
 from __future__ import annotations
