@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 
-#: What one client does, again and again: it yields requests, is sent the answers' bodies, and returns how many
-#: messages it has got through.
+#: What one client does, again and again: it yields requests, is sent the answers' bodies, and returns how
+#: many messages it has got through.
 Script = Callable[[], Generator[bytes, bytes, int]]
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)

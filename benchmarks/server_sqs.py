@@ -1,4 +1,4 @@
-"""What an SQS client sends, as bytes, for benchmarks of the server: the AWS JSON protocol, made beforehand."""
+"""What an SQS client sends, as bytes: the AWS JSON protocol, made before the server is measured."""
 
 from __future__ import annotations
 

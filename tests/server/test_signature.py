@@ -38,6 +38,9 @@ class Known:
     def by_access_key(self, access_key: str) -> tuple[Principal, str] | None:
         return (ALICE, SECRET) if access_key == ACCESS_KEY else None
 
+    def by_certificate(self, name: str) -> Principal | None:
+        return None
+
 
 class Open(Known):
     required = False
