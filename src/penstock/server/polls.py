@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from penstock.errors import PenstockError, is_of_the_store
@@ -100,6 +101,11 @@ class Polls:
         for line in list(self._lines.values()):
             line.dismiss()
 
+    def close(self) -> None:
+        """After the last poll: no queue tells of anything any more."""
+        for line in list(self._lines.values()):
+            line.close()
+
     def _forget(self, queue: str) -> None:
         self._lines.pop(queue, None)
 
@@ -135,11 +141,18 @@ class _Line:
             poll.until_s = min(poll.until_s, now_s)
         self._expire()
 
+    def close(self) -> None:
+        stop, self._stop_watching = self._stop_watching, None
+        if stop is not None:
+            stop()
+
     def _tell(self) -> None:
         """From any thread, with locks held."""
         if not self._is_told:
             self._is_told = True
-            self._loop.call_soon_threadsafe(self._came)
+            # After the loop's end nobody is in line; whoever writes to the queue must not hear of that.
+            with suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._came)
 
     def _came(self) -> None:
         self._is_told = False
