@@ -69,6 +69,7 @@ class StoreCalls:
     def close(self) -> None:
         """After the last call: the threads end."""
         self._threads.shutdown()
+        self.polls.close()
 
     def _enter(self) -> None:
         if self.running >= self._max_calls:

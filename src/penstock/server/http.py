@@ -330,7 +330,9 @@ class Connection(asyncio.Protocol):
                 return
         self._is_answering = False
         self._since_s = asyncio.get_running_loop().time()
-        if self._is_open:
+        if self._is_deaf:  # What came after was refused: there is no next request.
+            self._hang_up()
+        elif self._is_open:
             self._transport.resume_reading()
 
     async def _send(self, response: Response, keeps: bool, method: str, version: str) -> None:
@@ -416,9 +418,8 @@ class Connection(asyncio.Protocol):
         self._is_deaf = True
         response = self._door.app.refuse(status, what, self._head, self._client)
         assert isinstance(response.body, bytes)
-        if (
-            not self._is_answering
-        ):  # Else an earlier request's answer is due first; it gets that, and no more.
+        # Where an earlier request's answer is due first, the client gets that, and no more.
+        if not self._is_answering:
             form = f"content-length: {len(response.body)}\r\n"
             self._transport.write(self._header(response, form, keeps=False) + response.body)
             self._hang_up()

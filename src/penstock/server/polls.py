@@ -101,6 +101,11 @@ class Polls:
         for line in list(self._lines.values()):
             line.dismiss()
 
+    def close(self) -> None:
+        """After the last poll: no queue tells of anything any more."""
+        for line in list(self._lines.values()):
+            line.close()
+
     def _forget(self, queue: str) -> None:
         self._lines.pop(queue, None)
 
@@ -120,6 +125,8 @@ class _Line:
         self._look_again = False
         self._is_told = False
         self._stop_watching: Stop | None = None
+        #: What is watched may be gone: the next look watches anew.
+        self._is_stale = False
         self._look_at_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
@@ -134,17 +141,26 @@ class _Line:
             poll.until_s = min(poll.until_s, now_s)
         self._expire()
 
+    def close(self) -> None:
+        stop, self._stop_watching = self._stop_watching, None
+        if stop is not None:
+            stop()
+
     def _tell(self) -> None:
         """From any thread, with locks held."""
         if not self._is_told:
             self._is_told = True
-            with suppress(RuntimeError):  # The server has ended, and its store, closing, wakes everybody.
+            # After the loop's end nobody is in line; whoever writes to the queue must not hear of that.
+            with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._came)
 
     def _came(self) -> None:
         self._is_told = False
         if self._polls:
             self._look()
+        else:
+            # It may have been the queue's end: one of the same name is another, and tells others.
+            self._is_stale = True
 
     def _look(self) -> None:
         self._look_again = True
@@ -182,7 +198,7 @@ class _Line:
         terms, wanted = self._polls[0].terms, 0
         group: list[_Poll] = []
         for poll in self._polls:
-            if poll.terms != terms or (wanted + poll.max_messages > max(MOST_AT_ONCE, wanted + 1) and group):
+            if poll.terms != terms or (group and wanted + poll.max_messages > MOST_AT_ONCE):
                 break
             if _wants(poll):
                 group.append(poll)
@@ -192,17 +208,24 @@ class _Line:
     async def _ask(self, group: list[_Poll]) -> _Found | None:
         """One call for all of them. If it fails, each is asked for by itself, so that an error is its own."""
         wanted = min(sum(poll.max_messages for poll in group), max(MOST_AT_ONCE, group[0].max_messages))
-        watches = self._stop_watching is None and any(poll.until_s > self._loop.time() for poll in group)
+        waits = any(poll.until_s > self._loop.time() for poll in group)
+        watches = waits and (self._is_stale or self._stop_watching is None)
+        stale = self._stop_watching if watches else None
         lease_s, consumer = group[0].terms
 
         def call() -> _Found:
+            if stale is not None:
+                stale()
             queue = self._ps.queue(self._queue)
             stop = queue.watch(self._tell) if watches else None
             return _leased(queue, wanted, lease_s, consumer, stop)
 
+        if watches:
+            self._stop_watching, self._is_stale = None, False
         try:
             found = await self._hop(call)
         except Exception as error:  # noqa: BLE001  (theirs: raised where they wait)
+            self._is_stale = True
             alone = len(group) == 1 or not isinstance(error, PenstockError) or is_of_the_store(error)
             for poll in group if alone else group[:1]:
                 if not poll.answer.done():

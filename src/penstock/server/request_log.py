@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections import deque
 from datetime import UTC, datetime
 from typing import Any
 
@@ -28,7 +29,7 @@ class RequestLog:
     def __init__(self, target: str) -> None:
         self._target = target
         self._is_on = target != "off"
-        self._lines: list[bytes] = []
+        self._lines: deque[bytes] = deque()
         self._dropped = 0
         self._ending = threading.Event()
         self._file: Any = None
@@ -98,7 +99,8 @@ class RequestLog:
         is_last = False
         while not is_last:
             is_last = self._ending.wait(FLUSH_EVERY_S)
-            lines, self._lines = self._lines, []
+            # Taken one by one: others may be added meanwhile, and none of them may be lost.
+            lines = [self._lines.popleft() for _ in range(len(self._lines))]
             dropped, self._dropped = self._dropped, 0
             if dropped:
                 lines.append(self._encode({"dropped_lines": dropped}))

@@ -1,0 +1,179 @@
+"""Calls of many clients: written together, answered each by its own, and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from penstock import NewMessage, Penstock
+from penstock.errors import QueueNotFound, StorageError
+from penstock.queue import Queue
+from penstock.server.calls import StoreCalls
+from penstock.server.endpoint import Busy
+from penstock.server_config import Limits
+
+
+def with_calls(
+    ps: Penstock, story: Callable[[StoreCalls], Awaitable[None]], limits: Limits = Limits()
+) -> None:
+    async def run() -> None:
+        calls = StoreCalls(ps, limits)
+        try:
+            async with asyncio.timeout(20):
+                await story(calls)
+            assert calls.running == 0 and calls.polls.waiting == 0
+        finally:
+            calls.polls.stop()
+            calls.close()
+
+    asyncio.run(run())
+
+
+@pytest.fixture
+def batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many messages each call of a store had."""
+    counts: list[int] = []
+    real = Queue.enqueue_many
+
+    def counted(self: Queue, messages: Sequence[NewMessage], *args: Any) -> Any:
+        counts.append(len(messages))
+        return real(self, messages, *args)
+
+    monkeypatch.setattr(Queue, "enqueue_many", counted)
+    yield counts
+
+
+def test_what_arrives_together_is_one_call_and_each_gets_its_own_answers(
+    ps: Penstock, batches: list[int]
+) -> None:
+    async def story(calls: StoreCalls) -> None:
+        sent = [[NewMessage(b"%d/%d" % (who, n)) for n in range(1 + who % 3)] for who in range(30)]
+        answers = await asyncio.gather(*(calls.enqueue("q", part) for part in sent))
+        for part, results in zip(sent, answers, strict=True):
+            stored = [ps.queue("q").get(str(result.id)) for result in results]
+            assert [one and one.payload for one in stored] == [one.payload for one in part]
+
+    with_calls(ps, story)
+    assert len(batches) == 1 and batches == [sum(1 + who % 3 for who in range(30))]
+
+
+def test_one_client_s_error_is_its_own(ps: Penstock) -> None:
+    async def story(calls: StoreCalls) -> None:
+        good, bad = [NewMessage(b"good")], [NewMessage(b"bad", priority=10_000)]
+        found = await asyncio.gather(*(calls.enqueue("q", one) for one in (good, bad, good)))
+        assert [result.error is None for (result,) in found] == [True, False, True]
+        assert len({found[0][0].id, found[2][0].id}) == 2
+        with pytest.raises(QueueNotFound):
+            await calls.enqueue("nowhere", good)
+
+    with_calls(ps, story)
+    assert ps.queue("q").stats().ready == 2
+
+
+def test_a_store_that_failed_is_not_asked_again(ps: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def fails(self: Queue, messages: Sequence[NewMessage]) -> Any:
+        asked.append(len(messages))
+        raise StorageError("the disk is gone")
+
+    monkeypatch.setattr(Queue, "enqueue_many", fails)
+
+    async def story(calls: StoreCalls) -> None:
+        parts = [calls.enqueue("q", [NewMessage(b"x")]) for _ in range(3)]
+        found = await asyncio.gather(*parts, return_exceptions=True)
+        assert all(isinstance(one, StorageError) for one in found)
+
+    with_calls(ps, story)
+    assert asked == [3]
+
+
+def test_a_large_call_is_not_made_larger(ps: Penstock, batches: list[int]) -> None:
+    async def story(calls: StoreCalls) -> None:
+        parts = [[NewMessage(b"x")] * 300, [NewMessage(b"x")] * 300, [NewMessage(b"y" * 3_000_000)]]
+        await asyncio.gather(*(calls.enqueue("q", part) for part in [*parts, parts[2]]))
+
+    with_calls(ps, story)
+    assert batches == [300, 301, 1]
+
+
+def test_acks_go_together_and_tell_each_what_became_of_its_own(ps: Penstock) -> None:
+    ps.queue("q").enqueue_many([NewMessage(b"%d" % n) for n in range(10)])
+
+    async def story(calls: StoreCalls) -> None:
+        found = await calls.lease("q", 10, None, 0, "", lambda: True)
+        receipts = [one.receipt for one in found]
+        outcomes = await asyncio.gather(*(calls.ack("q", [one, "no receipt"]) for one in receipts))
+        assert [(one.error is None, other.error is None) for one, other in outcomes] == [(True, False)] * 10
+
+    with_calls(ps, story)
+    assert ps.queue("q").length() == 0
+
+
+def test_calls_beyond_the_limit_are_refused_and_nothing_is_done(ps: Penstock) -> None:
+    async def story(calls: StoreCalls) -> None:
+        entered, go_on = threading.Event(), threading.Event()
+
+        def slow() -> None:
+            entered.set()
+            go_on.wait(10)
+
+        first = asyncio.create_task(calls.run(slow))
+        await asyncio.to_thread(entered.wait, 10)
+        refused: list[Callable[[], Awaitable[Any]]] = [
+            lambda: calls.enqueue("q", [NewMessage(b"x")]),
+            lambda: calls.ack("q", []),
+            lambda: calls.lease("q", 1, None, 0, "", lambda: True),
+            lambda: calls.run(slow),
+        ]
+        for call in refused:
+            with pytest.raises(Busy) as caught:
+                await call()
+            assert caught.value.status == 503
+        go_on.set()
+        await first
+
+    with_calls(ps, story, Limits(max_calls=1))
+    assert ps.queue("q").length() == 0
+
+
+def test_a_client_that_went_before_its_turn_is_left_out(ps: Penstock) -> None:
+    async def story(calls: StoreCalls) -> None:
+        gone = asyncio.create_task(calls.enqueue("q", [NewMessage(b"gone")]))
+        await asyncio.sleep(0)
+        gone.cancel()
+        await calls.enqueue("q", [NewMessage(b"here")])
+
+    with_calls(ps, story)
+    assert [one.payload for one in ps.queue("q").peek(5)] == [b"here"]
+
+
+@pytest.mark.parametrize("terms", [(0, None, 0.0), (-1, None, 0.0), (1, -5.0, 0.0), (1, None, -1.0)])
+def test_leases_that_make_no_sense_are_refused_as_in_the_library(
+    ps: Penstock, terms: tuple[int, float | None, float]
+) -> None:
+    def of(error: Exception | None) -> tuple[type[Exception] | None, str]:
+        return type(error) if error else None, str(error)
+
+    def expected() -> Exception | None:
+        try:
+            ps.queue("q").lease(*terms)
+        except Exception as error:  # noqa: BLE001
+            return error
+        return None
+
+    async def story(calls: StoreCalls) -> None:
+        found: Exception | None = None
+        try:
+            await calls.lease("q", *terms, "", lambda: True)
+        except Exception as error:  # noqa: BLE001
+            found = error
+        assert of(found) == of(expected())
+
+    with_calls(ps, story)
+
+
