@@ -20,6 +20,7 @@ from penstock.reading import MAX_FILE_BYTES as MAX_FILE_BYTES
 from penstock.reading import Reader, expanded, join, types_of
 from penstock.redis_placing import place_queue
 from penstock.redis_settings import FLAVOURS, RedisSettings
+from penstock.server_config import ServerSettings, server_settings
 from penstock.settings import EncryptionSettings as EncryptionSettings
 from penstock.settings import HealthSettings, QueueSettings, queue_settings
 from penstock.settings import HookSettings as HookSettings
@@ -30,7 +31,7 @@ MIN_CACHE_BYTES, MAX_CACHE_BYTES = 1024, 2**40
 MAX_HOOK_MS = 1000
 MIN_HOOK_BYTES, MAX_HOOK_BYTES = 2**18, 2**26
 
-_SECTIONS = ("storage", "backends", "queues", "security", "config")
+_SECTIONS = ("storage", "backends", "queues", "security", "config", "server")
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 _SIZE = re.compile(rf"([0-9]{{1,15}}) ?({'|'.join(_UNITS)})")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
@@ -96,6 +97,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     default: AnySettings = StorageSettings()
     backends: dict[str, AnySettings] = {}
     queues: dict[str, QueueConfig] = {}
+    #: What `penstock serve` runs with; no other command reads it.
+    server: ServerSettings | None = None
 
     def all_backends(self) -> dict[str, AnySettings]:
         """The default one among them, under its name."""
@@ -153,7 +156,13 @@ def load(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) 
         queue: reader.queue(queue, value, named, backends)
         for queue, value in reader.mapping("queues", tree.get("queues")).items()
     }
-    return Config(source=name, default=reader.storage(storage), backends=backends, queues=queues)
+    return Config(
+        source=name,
+        default=reader.storage(storage),
+        backends=backends,
+        queues=queues,
+        server=server_settings(reader, tree.get("server")),
+    )
 
 
 def document(path: str | os.PathLike[str], environ: Mapping[str, str] = os.environ) -> dict[str, object]:

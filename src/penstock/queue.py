@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import cast
 
 from penstock.backends.base import (
@@ -12,6 +12,7 @@ from penstock.backends.base import (
     KeyStats,
     QueueBackend,
     QueueStats,
+    WatchedBackend,
 )
 from penstock.errors import InvalidMessage, MessageNotFound, Unsupported
 from penstock.event import Event, Kind
@@ -35,6 +36,8 @@ _PAGE = 500
 _KINDS = [str(kind) for kind in Kind]
 #: Backends that have consumer groups.
 HAVING_GROUPS = ("redis-streams",)
+#: Where a backend does not tell that something came.
+LOOK_AGAIN_S = 0.1
 
 
 class Queue:
@@ -108,6 +111,23 @@ class Queue:
             grouped = self._grouped("lease(group=…)")
             return grouped.lease_group(self.name, group, max_messages, lease_s, wait_s, consumer)
         return self._backend.lease(self.name, max_messages, lease_s, wait_s, consumer)
+
+    def watch(self, told: Callable[[], None]) -> Callable[[], None]:
+        """Call `told`, from any thread, when there may be something to lease; the answer ends it.
+
+        For servers of many who wait: where a backend cannot tell, `lease_or_due` says to look again soon.
+        """
+        watch = getattr(self._backend, "watch", None)
+        return (lambda: None) if watch is None else cast(WatchedBackend, self._backend).watch(self.name, told)
+
+    def lease_or_due(
+        self, max_messages: int = 1, lease_s: float | None = None, consumer: str = ""
+    ) -> tuple[list[Delivery], float]:
+        """As `lease` without waiting; if nothing came of it, in how many seconds to look again."""
+        if not hasattr(self._backend, "lease_or_due"):
+            return self._backend.lease(self.name, max_messages, lease_s, 0, consumer), LOOK_AGAIN_S
+        backend = cast(WatchedBackend, self._backend)
+        return backend.lease_or_due(self.name, max_messages, lease_s, consumer)
 
     def ack(self, receipts: Sequence[str]) -> list[Outcome]:
         """These are done."""

@@ -445,3 +445,21 @@ class GroupedBackend(QueueBackend, Protocol):
 
     def group_line(self, queue: str, group: str) -> str:
         """What names a group's line in the place of a queue's name, for every other call."""
+
+
+class WatchedBackend(QueueBackend, Protocol):
+    """What a backend has besides that tells when something came, so that many can wait without a thread."""
+
+    def watch(self, queue: str, told: Callable[[], None]) -> Callable[[], None]:
+        """Call `told`, from any thread, when there may be something to lease; the answer ends it.
+
+        `told` does nothing but pass it on: locks are held meanwhile. Who is told looks for itself.
+        """
+
+    def lease_or_due(
+        self, queue: str, max_messages: int, lease_s: float | None, consumer: str
+    ) -> tuple[list[Delivery], float]:
+        """As `lease` without waiting. If nothing is handed out: in how many seconds to look again.
+
+        Until then there is nothing, unless those who watch are told.
+        """

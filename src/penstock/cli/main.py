@@ -69,6 +69,7 @@ COMMANDS: dict[str, Place] = {
     "worker": Place(
         _RUN, "worker", "Run a function on the messages of queues: returning acks, raising fails."
     ),
+    "serve": Place(_RUN, "serve", "Serve a store over HTTP: Penstock's own interface, and Amazon SQS's."),
     "metrics": Place(_RUN, "run", "Show the metrics in the form of Prometheus, or serve them over HTTP."),
     "bench": Place(_RUN, "bench", "Measure a store: enqueue, lease and ack rates."),
     "demo": Place(_RUN, "run", "Show what Penstock does, on a store of its own."),

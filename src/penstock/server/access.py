@@ -50,3 +50,7 @@ class Credentials(Protocol):
     def by_access_key(self, access_key: str) -> tuple[Principal, str] | None:
         """Of an AWS access key: who it is, and the secret that signatures are made with."""
         ...
+
+    def by_certificate(self, name: str) -> Principal | None:
+        """Of the name in a client's certificate, which the handshake has verified."""
+        ...

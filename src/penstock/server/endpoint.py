@@ -14,6 +14,24 @@ from penstock.message import Delivery, EnqueueResult, NewMessage, Outcome
 T = TypeVar("T")
 
 
+class About:
+    """What request logs and metrics tell of a request: set by its endpoint, as soon as it is known.
+
+    `operation` is one of a small number of names, never what a client made up.
+    """
+
+    __slots__ = ("operation", "principal", "queue")
+
+    def __init__(self) -> None:
+        self.operation = ""
+        self.queue = ""
+        self.principal = ""
+
+
+#: Of requests that nobody logs.
+UNLOGGED = About()
+
+
 class Request(NamedTuple):
     """A request that has arrived whole. Names of headers are in lower case; of several, the last counts.
 
@@ -31,6 +49,7 @@ class Request(NamedTuple):
     certificate: str | None
     #: Whether the client is still there to hear an answer.
     listening: Callable[[], bool]
+    about: About = UNLOGGED
 
 
 class Response(NamedTuple):

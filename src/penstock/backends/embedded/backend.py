@@ -204,6 +204,15 @@ class EmbeddedBackend(Served):
         """The same for a consumer that may go away while it waits: nothing is leased to one that has gone."""
         return self._polling.lease(listening, queue, *args)
 
+    def lease_or_due(
+        self, queue: str, max_messages: int, lease_s: float | None, consumer: str
+    ) -> tuple[list[Delivery], float]:
+        found = self.lease(queue, max_messages, lease_s, 0, consumer)
+        return found, 0.0 if found else self._polling.due_in_s(queue)
+
+    def watch(self, queue: str, told: Callable[[], None]) -> Callable[[], None]:
+        return self._polling.watch(queue, told)
+
     def ack(self, queue: str, receipts: Sequence[str]) -> list[Outcome]:
         return self._change(queue, lambda txn, q: leases.ack(txn, q, receipts))
 

@@ -13,8 +13,9 @@ from penstock.backends.embedded.engine import Engine
 from penstock.backends.embedded.failures import Failures
 from penstock.backends.embedded.group_commit import give_way
 from penstock.backends.embedded.keys import Due, StateCode
+from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.sweep import SLICE, apply_due, release_for
-from penstock.clock import to_ns
+from penstock.clock import NS_PER_S, to_ns
 from penstock.codec.body import check_duration
 from penstock.message import Delivery, check_count, checked_name
 
@@ -76,6 +77,41 @@ class Polling:
             if queue in engine.queues:
                 engine.queues[queue].arrived.notify()
         return []
+
+    def watch(self, queue: str, told: Callable[[], None]) -> Callable[[], None]:
+        """Call `told` whenever a waiting poll would wake, from whichever thread; the answer ends it."""
+        engine = self._engine
+        with engine.lock:
+            engine.check_usable()
+            q = engine.queue(queue)
+            q.arrived.told.append(told)
+            engine.waiting.add(q)
+            q.waiters += 1
+
+        def stop() -> None:
+            with engine.lock:
+                if told in q.arrived.told:
+                    q.arrived.told.remove(told)
+                    self._waited(q)
+
+        return stop
+
+    def due_in_s(self, queue: str) -> float:
+        """How long nothing can be leased unless something happens that who watches is told of."""
+        engine = self._engine
+        with engine.lock:
+            engine.check_usable()
+            q = engine.queue(queue)
+            now_ns = engine.clock.now_ns()
+            if q.lease_may_succeed(now_ns):
+                return 0.0
+            until_ns = min(engine.earliest_due_ns(), q.watched_release_ns())
+            return max(0, until_ns - now_ns) / NS_PER_S
+
+    def _waited(self, q: QueueState) -> None:
+        q.waiters -= 1
+        if not q.waiters:
+            self._engine.waiting.discard(q)
 
     def _lease_now(
         self, queue: str, max_messages: int, lease_s: float | None, consumer: str, *, settled: bool
@@ -140,6 +176,4 @@ class Polling:
             try:
                 engine.clock.wait(q.arrived, until_ns - now_ns)
             finally:
-                q.waiters -= 1
-                if not q.waiters:
-                    engine.waiting.discard(q)
+                self._waited(q)

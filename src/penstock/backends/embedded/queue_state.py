@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.backends.embedded import keys
@@ -27,6 +27,21 @@ if TYPE_CHECKING:
 _IN_FLIGHT = (StateCode.LEASED, StateCode.DELAYED)
 
 
+class Arrivals(threading.Condition):
+    """What is notified when a lease may succeed. Some wait for it, others are called: with the lock held,
+    from whichever thread, so that they may only pass it on.
+    """
+
+    def __init__(self, lock: threading.RLock) -> None:
+        super().__init__(lock)
+        self.told: list[Callable[[], None]] = []
+
+    def notify(self, n: int = 1) -> None:
+        super().notify(n)
+        for tell in self.told:
+            tell()
+
+
 class QueueState:
     """One queue. `load` reads what is derived from the store; `unload` forgets it after a failed write."""
 
@@ -37,7 +52,7 @@ class QueueState:
         self.created_at_ns = created_at_ns
         self.prefix = keys.u32(qid)
         self.settings = settings
-        self.arrived = threading.Condition(lock)
+        self.arrived = Arrivals(lock)
         self.meter = QueueMeter()
         self.waiters = 0
         #: Those who wait know of no token that comes after this: one of them may not know of an earlier one.

@@ -1,0 +1,474 @@
+"""One HTTP/1.1 connection: bytes in, whole requests out, answers back; every limit on what a client may do.
+
+A request is read whole before anyone is asked to answer it, and requests of one connection are answered one
+after the other. `Door` counts what all connections have together, and cuts those that dawdle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import suppress
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import NamedTuple, Protocol, cast
+
+import httptools
+
+from penstock.clock import NS_PER_S, Clock
+from penstock.server.endpoint import About, Request, Response
+from penstock.server_config import Limits
+
+#: After the first of them, a body must come at least this fast.
+MIN_BYTES_PER_S = 16 * 1024
+#: Requests that one connection may send ahead of their answers.
+MAX_AHEAD = 64
+#: How often those that dawdle are looked for.
+LOOK_EVERY_S = 1.0
+#: How long bytes that nobody wants are still taken, so that the client reads why.
+LINGER_S = 1.0
+
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+#: What has no body by its nature.
+_BODILESS = (204, 304)
+#: The headers of an offer to speak something else.
+_OFFERS = ("connection", "upgrade", "http2-settings")
+
+
+class _Refused(Exception):
+    """Ends the parsing of a request that was refused."""
+
+
+class Head(NamedTuple):
+    """What is known of a request before its body."""
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+
+
+class App(Protocol):
+    """Who answers."""
+
+    async def answer(self, request: Request) -> Response: ...
+
+    def new_id(self) -> str: ...
+
+    def refuse(self, status: int, what: str, head: Head | None, client: str) -> Response:
+        """The answer to what was not read, or not whole; counted and logged."""
+        ...
+
+
+class Door:
+    """All connections of a server: how many, how many bytes they hold, and which of them dawdle."""
+
+    def __init__(self, app: App, limits: Limits, clock: Clock) -> None:
+        self.app = app
+        self.limits = limits
+        self.clock = clock
+        self.connections: set[Connection] = set()
+        #: Of bodies that are being read or answered.
+        self.body_bytes = 0
+        self.is_stopping = False
+        self.tasks: set[asyncio.Task[None]] = set()
+        self._date = (0, b"")
+        self._looking: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+
+    def connection(self) -> Connection:
+        """What `create_server` makes of everyone who comes in."""
+        return Connection(self)
+
+    def start(self) -> None:
+        """Look for those that dawdle, from now on."""
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            now_s = loop.time()
+            for connection in list(self.connections):
+                connection.look(now_s)
+            self._looking = loop.call_later(LOOK_EVERY_S, look)
+
+        look()
+
+    async def stop(self, within_s: float) -> bool:
+        """Answer what has arrived and hang up; whether that was done in time."""
+        self.is_stopping = True
+        for connection in list(self.connections):
+            connection.finish()
+        try:
+            async with asyncio.timeout(within_s):
+                while self.connections or self.tasks:
+                    self._idle.clear()
+                    await self._idle.wait()
+        except TimeoutError:
+            return False
+        finally:
+            if self._looking is not None:
+                self._looking.cancel()
+            for connection in list(self.connections):
+                connection.abort()
+        return True
+
+    def run(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._ran)
+
+    def _ran(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        self._idle.set()
+        with suppress(asyncio.CancelledError):
+            task.result()
+
+    def gone(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self._idle.set()
+
+    def date(self) -> bytes:
+        """The line of the header `date`, made once a second."""
+        now_s = self.clock.now_ns() // NS_PER_S
+        if self._date[0] != now_s:
+            self._date = (now_s, f"date: {formatdate(now_s, usegmt=True)}\r\n".encode())
+        return self._date[1]
+
+
+class Connection(asyncio.Protocol):
+    """One of them. The parser calls the `on_…` methods."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._parser = httptools.HttpRequestParser(self)
+        self._transport: asyncio.Transport
+        self._client = ""
+        self._certificate: str | None = None
+        self._is_open = False
+        #: The rest of what comes is thrown away: the client has been answered, or is too far gone.
+        self._is_deaf = False
+        #: While a request is read: since when. Otherwise when the last answer was given.
+        self._since_s = 0.0
+        self._is_reading = False
+        self._is_upgrading = False
+        self._head: Head | None = None
+        self._head_bytes = 0
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._held_bytes = 0
+        self._ahead: deque[_Read] = deque()
+        self._is_answering = False
+        self._writable: asyncio.Future[None] | None = None
+        self._stuck_since_s = 0.0
+
+    # -- of the transport -----------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        door = self._door
+        self._transport = cast(asyncio.Transport, transport)
+        self._is_open = True
+        peer = transport.get_extra_info("peername")
+        self._client = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else ""
+        self._certificate = _certificate_name(transport)
+        self._since_s = asyncio.get_running_loop().time()
+        door.connections.add(self)
+        if len(door.connections) > door.limits.max_connections:
+            self._refuse(503, f"there are {door.limits.max_connections} connections; try again later")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_open = False
+        self._door.gone(self)
+        self._let_go()
+        for _ in range(len(self._ahead)):
+            self._release(self._ahead.popleft().request)
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_deaf:
+            return
+        if not self._is_reading:
+            self._is_reading = True
+            self._since_s = asyncio.get_running_loop().time()
+        if self._head is None:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._decline_upgrade(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            if not self._is_deaf:  # Else it is a refusal of ours that ended the parsing.
+                self._refuse(400, "this is not a request of HTTP/1.1")
+        if self._head is None and self._head_bytes > self._door.limits.max_header_bytes + len(data):
+            self._refuse_header()
+
+    def _decline_upgrade(self, rest: bytes) -> None:
+        """Nothing else is spoken here: the request is read again as if that had not been offered."""
+        kept = [(name, value) for name, value in self._headers.items() if name not in _OFFERS]
+        lines = [f"{self._parser.get_method().decode()} {self._url.decode('latin-1')} HTTP/1.1\r\n"]
+        lines += [f"{name}: {value}\r\n" for name, value in kept]
+        self._parser = httptools.HttpRequestParser(self)
+        self._is_upgrading, self._is_reading = False, False
+        self.data_received("".join([*lines, "\r\n"]).encode("latin-1") + rest)
+
+    def pause_writing(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._writable = loop.create_future()
+        self._stuck_since_s = loop.time()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None and not self._writable.done():
+            self._writable.set_result(None)
+        self._writable = None
+
+    # -- of the parser --------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._head = None
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._exact_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + 4)
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def _count(self, size_bytes: int) -> None:
+        self._exact_bytes += size_bytes
+        if self._exact_bytes > self._door.limits.max_header_bytes:
+            self._refuse_header()
+            raise _Refused
+
+    def on_headers_complete(self) -> None:
+        path, _, query = _target(self._url.decode("latin-1")).partition("?")
+        method, headers = self._parser.get_method().decode(), self._headers
+        self._head = Head(method, path, query, headers)
+        self._head_bytes = 0
+        self._is_upgrading = self._parser.should_upgrade()
+        if not path.startswith("/"):
+            self._refuse(400, "the target of a request must be a path")
+            raise _Refused
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and int(length) > self._door.limits.max_body_bytes:
+            self._too_large()
+            raise _Refused
+        if (
+            headers.get("expect", "").lower() == "100-continue"
+            and not self._is_answering | self._is_upgrading
+        ):
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def on_body(self, piece: bytes) -> None:
+        door = self._door
+        self._body.append(piece)
+        self._body_bytes += len(piece)
+        self._held_bytes += len(piece)
+        door.body_bytes += len(piece)
+        if self._body_bytes > door.limits.max_body_bytes:
+            self._too_large()
+            raise _Refused
+        if door.body_bytes > door.limits.max_total_body_bytes:
+            self._refuse(503, "the server holds as many bytes of requests as it may; try again later")
+            raise _Refused
+
+    def on_message_complete(self) -> None:
+        head = self._head
+        if head is None or self._is_upgrading:
+            return
+        body = b"".join(self._body)
+        request = Request(
+            self._door.app.new_id(),
+            head.method,
+            head.path,
+            head.query,
+            head.headers,
+            body,
+            self._client,
+            self._certificate,
+            self._listening,
+            About(),
+        )
+        # From here on the request answers for its bytes.
+        self._held_bytes -= len(body)
+        self._body, self._body_bytes, self._head = [], 0, None
+        self._is_reading = False
+        version = self._parser.get_http_version()
+        self._ahead.append(_Read(request, version, self._parser.should_keep_alive()))
+        if self._is_answering:
+            self._transport.pause_reading()
+            if len(self._ahead) > MAX_AHEAD:
+                self.abort()
+        else:
+            self._is_answering = True
+            self._door.run(self._answer_all())
+
+    # -- answering ------------------------------------------------------------------------------
+
+    def _listening(self) -> bool:
+        return self._is_open and not self._transport.is_closing()
+
+    async def _answer_all(self) -> None:
+        while self._ahead and self._is_open:
+            request, version, keeps = self._ahead.popleft()
+            try:
+                response = await self._door.app.answer(request)
+                if version == "1.0" and not isinstance(response.body, bytes):
+                    keeps = False  # Its end is the connection's.
+                keeps = keeps and not self._door.is_stopping
+                await self._send(response, keeps, request.method, version)
+            finally:
+                self._release(request)
+            if not keeps:
+                self._hang_up()
+                return
+        self._is_answering = False
+        self._since_s = asyncio.get_running_loop().time()
+        if self._is_open:
+            self._transport.resume_reading()
+
+    async def _send(self, response: Response, keeps: bool, method: str, version: str) -> None:
+        body = response.body
+        if isinstance(body, bytes):
+            if self._listening():
+                form = f"content-length: {len(body)}\r\n"
+                self._transport.write(
+                    self._header(response, form, keeps) + (b"" if method == "HEAD" else body)
+                )
+            return
+        try:
+            if self._listening():
+                form = "transfer-encoding: chunked\r\n" if version != "1.0" else ""
+                self._transport.write(self._header(response, form, keeps))
+                if method != "HEAD":
+                    await self._send_pieces(body, chunked=bool(form))
+                    self._transport.write(b"0\r\n\r\n" if form else b"")
+        except BaseException:
+            # Half of an answer must not look like a whole one.
+            self.abort()
+            raise
+        finally:
+            if hasattr(body, "aclose"):
+                await body.aclose()
+
+    async def _send_pieces(self, pieces: AsyncIterator[bytes], *, chunked: bool) -> None:
+        async for piece in pieces:
+            if piece:
+                self._transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+            if self._writable is not None:
+                await self._writable
+            if not self._listening():
+                return
+
+    def _header(self, response: Response, form: str, keeps: bool) -> bytes:
+        """`form` is the line that says how the body's end is found."""
+        lines = [_STATUS_LINES[response.status], self._door.date()]
+        if response.status not in _BODILESS:
+            lines.append(f"content-type: {response.content_type}\r\n{form}".encode("latin-1"))
+        for name, value in response.headers:
+            lines.append(f"{name}: {value}\r\n".encode("latin-1", "replace"))
+        if not keeps:
+            lines.append(b"connection: close\r\n")
+        lines.append(b"\r\n")
+        return b"".join(lines)
+
+    # -- ends -----------------------------------------------------------------------------------
+
+    def look(self, now_s: float) -> None:
+        """Cut a client that dawdles: in sending, in reading its answer, or by doing nothing."""
+        limits = self._door.limits
+        if self._writable is not None:
+            if now_s - self._stuck_since_s > limits.read_timeout_s:
+                self.abort()
+        elif self._is_reading and not self._is_deaf:
+            allowed_s = limits.read_timeout_s + self._body_bytes / MIN_BYTES_PER_S
+            if now_s - self._since_s > allowed_s:
+                self._refuse(408, f"the request did not arrive whole within {allowed_s:.0f} s")
+        elif not self._is_answering and now_s - self._since_s > limits.idle_timeout_s:
+            self._transport.close()
+
+    def finish(self) -> None:
+        """The server stops: what has not arrived whole is not waited for."""
+        if not self._is_answering:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._is_deaf = True
+        self._transport.abort()
+
+    def _refuse_header(self) -> None:
+        most = self._door.limits.max_header_bytes
+        self._refuse(431, f"the header is larger than {most} bytes")
+
+    def _too_large(self) -> None:
+        most = self._door.limits.max_body_bytes
+        self._refuse(413, f"the body is larger than {most} bytes; send it in parts")
+
+    def _refuse(self, status: int, what: str) -> None:
+        if self._is_deaf:
+            return
+        self._is_deaf = True
+        response = self._door.app.refuse(status, what, self._head, self._client)
+        assert isinstance(response.body, bytes)
+        if (
+            not self._is_answering
+        ):  # Else an earlier request's answer is due first; it gets that, and no more.
+            form = f"content-length: {len(response.body)}\r\n"
+            self._transport.write(self._header(response, form, keeps=False) + response.body)
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        """After what was written is sent. Bytes that were on their way would turn it into a reset."""
+        self._is_deaf = True
+        self._let_go()
+        if not self._is_open:
+            return
+        self._transport.resume_reading()
+        if self._transport.can_write_eof():
+            with suppress(OSError):
+                self._transport.write_eof()
+            loop = asyncio.get_running_loop()
+            loop.call_later(LINGER_S, self._transport.close)
+        else:
+            self._transport.close()
+
+    def _let_go(self) -> None:
+        """Of a body that was not read to its end."""
+        self._door.body_bytes -= self._held_bytes
+        self._body, self._held_bytes = [], 0
+
+    def _release(self, request: Request) -> None:
+        self._door.body_bytes -= len(request.body)
+
+
+class _Read(NamedTuple):
+    """A request that has arrived, and how it wants its answer."""
+
+    request: Request
+    version: str
+    keeps: bool
+
+
+def _target(url: str) -> str:
+    """The path and query, also of a URL as it is sent to a proxy."""
+    if not url.startswith(("http://", "https://")):
+        return url
+    _, slash, rest = url.partition("//")[2].partition("/")
+    return slash + rest
+
+
+def _certificate_name(transport: asyncio.BaseTransport) -> str | None:
+    """The common name of the client's certificate, which the handshake has verified."""
+    connection: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
+    certificate = connection.getpeercert() if connection is not None else None
+    for part in (certificate or {}).get("subject", ()):
+        for name, value in part:
+            if name == "commonName":
+                return str(value)
+    return None

@@ -1,0 +1,299 @@
+"""Long-polls: those who wait for a queue stand in one line, which takes no thread while nothing comes.
+
+A line looks for all of its polls at once, in the order in which they came, whenever it is told that there
+may be something. What is leased is dealt out in that order; nothing is leased for a client that has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple
+
+from penstock.errors import PenstockError, is_of_the_store
+from penstock.message import Delivery
+from penstock.penstock import Penstock
+from penstock.queue import Queue
+from penstock.server.endpoint import Busy
+
+log = logging.getLogger("penstock.server")
+
+#: Messages that one look takes at most, whatever all those in line may want.
+MOST_AT_ONCE = 500
+#: However sure a backend is that nothing comes, a line looks again after this.
+LOOK_EVERY_S = 60.0
+#: How long a line that nobody stands in is still told of what comes: who polled once mostly polls again.
+LINGER_S = 30.0
+
+Hop = Callable[[Callable[[], "_Found"]], Awaitable["_Found"]]
+Stop = Callable[[], None]
+
+
+class _Found(NamedTuple):
+    """What a look has brought: deliveries, when to look again, and how the watching is ended."""
+
+    deliveries: Sequence[Delivery]
+    again_s: float
+    stop: Stop | None
+
+
+class _Poll:
+    """One consumer that waits."""
+
+    __slots__ = ("answer", "listening", "max_messages", "terms", "until_s")
+
+    def __init__(
+        self,
+        max_messages: int,
+        terms: tuple[float | None, str],
+        until_s: float,
+        listening: Callable[[], bool],
+    ) -> None:
+        self.max_messages = max_messages
+        #: How long the lease is to be, and whose; polls that agree in it can be served by one call.
+        self.terms = terms
+        self.until_s = until_s
+        self.listening = listening
+        self.answer: asyncio.Future[Sequence[Delivery]] = asyncio.get_running_loop().create_future()
+
+
+class Polls:
+    """The lines of all queues."""
+
+    def __init__(self, ps: Penstock, hop: Hop, max_polls: int) -> None:
+        self._ps = ps
+        self._hop = hop
+        self._max_polls = max_polls
+        self._lines: dict[str, _Line] = {}
+        self._is_stopping = False
+        #: Polls that are in line.
+        self.waiting = 0
+
+    async def lease(
+        self,
+        queue: str,
+        max_messages: int,
+        lease_s: float | None,
+        wait_s: float,
+        consumer: str,
+        listening: Callable[[], bool],
+    ) -> Sequence[Delivery]:
+        """As `Calls.lease` has it."""
+        if wait_s > 0 and self.waiting >= self._max_polls:
+            raise Busy(429, f"{self._max_polls} polls are waiting; try again later, or without waiting")
+        until_s = asyncio.get_running_loop().time() + (0 if self._is_stopping else wait_s)
+        poll = _Poll(max_messages, (lease_s, consumer), until_s, listening)
+        self.waiting += 1
+        try:
+            line = self._lines.get(queue)
+            if line is None:
+                line = self._lines[queue] = _Line(self._ps, self._hop, queue, self._forget)
+            return await line.join(poll)
+        finally:
+            self.waiting -= 1
+
+    def stop(self) -> None:
+        """Everyone who waits is answered, with nothing; from now on nobody waits."""
+        self._is_stopping = True
+        for line in list(self._lines.values()):
+            line.dismiss()
+
+    def _forget(self, queue: str) -> None:
+        self._lines.pop(queue, None)
+
+
+class _Line:
+    """Those who want messages of one queue."""
+
+    def __init__(self, ps: Penstock, hop: Hop, queue: str, forget: Callable[[str], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._ps = ps
+        self._hop = hop
+        self._queue = queue
+        self._forget = forget
+        self._polls: deque[_Poll] = deque()
+        self._looking: asyncio.Task[None] | None = None
+        #: Something came, or someone, since the last look began.
+        self._look_again = False
+        self._is_told = False
+        self._stop_watching: Stop | None = None
+        self._look_at_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def join(self, poll: _Poll) -> Sequence[Delivery]:
+        self._polls.append(poll)
+        self._look()
+        return await poll.answer
+
+    def dismiss(self) -> None:
+        now_s = self._loop.time()
+        for poll in self._polls:
+            poll.until_s = min(poll.until_s, now_s)
+        self._expire()
+
+    def _tell(self) -> None:
+        """From any thread, with locks held."""
+        if not self._is_told:
+            self._is_told = True
+            self._loop.call_soon_threadsafe(self._came)
+
+    def _came(self) -> None:
+        self._is_told = False
+        if self._polls:
+            self._look()
+
+    def _look(self) -> None:
+        self._look_again = True
+        if self._looking is None:
+            self._looking = self._loop.create_task(self._look_until_nothing_comes())
+
+    async def _look_until_nothing_comes(self) -> None:
+        try:
+            while self._look_again and self._polls:
+                self._look_again = False
+                await self._serve()
+        finally:
+            self._looking = None
+            self._set_timer()
+
+    async def _serve(self) -> None:
+        """Look for those in line, group by group, until nothing comes of it."""
+        served_to = self._polls[-1]
+        while group := self._next_group():
+            found = await self._ask(group)
+            if found is None:
+                continue
+            self._look_at_s = self._loop.time() + min(found.again_s, LOOK_EVERY_S)
+            if not found.deliveries:
+                self._answer_late(served_to)
+                return
+            await self._deal(group, found.deliveries)
+
+    def _next_group(self) -> list[_Poll]:
+        """Those at the head that one call can serve. Whoever has gone is let go."""
+        while self._polls and not _wants(self._polls[0]):
+            self._polls.popleft()
+        if not self._polls:
+            return []
+        terms, wanted, group = self._polls[0].terms, 0, []
+        for poll in self._polls:
+            if poll.terms != terms or (wanted + poll.max_messages > max(MOST_AT_ONCE, wanted + 1) and group):
+                break
+            if _wants(poll):
+                group.append(poll)
+                wanted += poll.max_messages
+        return group
+
+    async def _ask(self, group: list[_Poll]) -> _Found | None:
+        """One call for all of them. If it fails, each is asked for by itself, so that an error is its own."""
+        wanted = min(sum(poll.max_messages for poll in group), max(MOST_AT_ONCE, group[0].max_messages))
+        watches = self._stop_watching is None and any(poll.until_s > self._loop.time() for poll in group)
+        lease_s, consumer = group[0].terms
+
+        def call() -> _Found:
+            queue = self._ps.queue(self._queue)
+            stop = queue.watch(self._tell) if watches else None
+            return _leased(queue, wanted, lease_s, consumer, stop)
+
+        try:
+            found = await self._hop(call)
+        except Exception as error:  # noqa: BLE001  (theirs: raised where they wait)
+            alone = len(group) == 1 or not isinstance(error, PenstockError) or is_of_the_store(error)
+            for poll in group if alone else group[:1]:
+                if not poll.answer.done():
+                    poll.answer.set_exception(error)
+            return None
+        self._stop_watching = found.stop or self._stop_watching
+        return found
+
+    async def _deal(self, group: list[_Poll], deliveries: Sequence[Delivery]) -> None:
+        at = 0
+        for poll in group:
+            if at < len(deliveries) and _wants(poll):
+                poll.answer.set_result(deliveries[at : at + poll.max_messages])
+                at += poll.max_messages
+        if at < len(deliveries):
+            await self._give_back(deliveries[at:])
+
+    async def _give_back(self, left: Sequence[Delivery]) -> None:
+        """Those whom they were for went while they were leased: others shall not wait for the leases' end."""
+
+        def call() -> _Found:
+            receipts = [delivery.receipt for delivery in left]
+            self._ps.queue(self._queue).nack(receipts, 0, "the client had gone before it was answered")
+            return _Found((), 0.0, None)
+
+        try:
+            await self._hop(call)
+        except Exception as error:  # noqa: BLE001  (their leases end by themselves)
+            log.warning("queue %r: %d leases of a client that has gone: %s", self._queue, len(left), error)
+
+    def _answer_late(self, last: _Poll) -> None:
+        """There is nothing: those whose time is over, and for whom this look was, are answered so."""
+        now_s = self._loop.time()
+        for poll in self._polls:
+            if poll.until_s <= now_s and not poll.answer.done():
+                poll.answer.set_result(())
+            if poll is last:
+                break
+        self._clean()
+
+    def _expire(self) -> None:
+        """Those who wait in vain are answered without another look."""
+        now_s = self._loop.time()
+        if self._looking is not None:
+            return  # Which answers them.
+        for poll in self._polls:
+            if poll.until_s <= now_s and not poll.answer.done():
+                poll.answer.set_result(())
+        self._clean()
+        self._set_timer()
+
+    def _clean(self) -> None:
+        self._polls = deque(poll for poll in self._polls if not poll.answer.done())
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._clean()
+        now_s = self._loop.time()
+        if not self._polls:
+            self._timer = self._loop.call_later(LINGER_S, self._end)
+        else:
+            at_s = min(self._look_at_s, *(poll.until_s for poll in self._polls), now_s + LOOK_EVERY_S)
+            self._timer = self._loop.call_later(max(at_s - now_s, 0.001), self._on_time)
+
+    def _on_time(self) -> None:
+        if self._loop.time() >= self._look_at_s:
+            self._look()
+        else:
+            self._expire()
+
+    def _end(self) -> None:
+        """Nobody has come for a while."""
+        self._forget(self._queue)
+        stop, self._stop_watching = self._stop_watching, None
+        if stop is not None:
+            # It takes a lock that a writer may hold for a moment.
+            self._loop.run_in_executor(None, stop)
+
+
+def _wants(poll: _Poll) -> bool:
+    """Whether it is still to be served. One whose client has gone is answered, for nobody."""
+    if poll.answer.done():
+        return False
+    if not poll.listening():
+        poll.answer.set_result(())
+        return False
+    return True
+
+
+def _leased(queue: Queue, wanted: int, lease_s: float | None, consumer: str, stop: Stop | None) -> _Found:
+    try:
+        return _Found(*queue.lease_or_due(wanted, lease_s, consumer), stop)
+    except BaseException:
+        if stop is not None:
+            stop()
+        raise
