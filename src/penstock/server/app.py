@@ -1,4 +1,4 @@
-"""From a request to its answer: which interface it is for, the server's own pages, what is logged and counted."""
+"""From a request to its answer: which interface it is for, the server's own pages, log and counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the server's endpoints reach the stores: in threads of a bounded number, in a queue of bounded length."""
+"""How endpoints reach the stores: in threads of a bounded number, in a line of bounded length."""
 
 from __future__ import annotations
 

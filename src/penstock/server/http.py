@@ -468,7 +468,7 @@ def _certificate_name(transport: asyncio.BaseTransport) -> str | None:
     connection: ssl.SSLObject | None = transport.get_extra_info("ssl_object")
     certificate = connection.getpeercert() if connection is not None else None
     for part in (certificate or {}).get("subject", ()):
-        for name, value in part:
-            if name == "commonName":
-                return str(value)
+        for pair in part:
+            if pair[0] == "commonName":
+                return str(pair[1])
     return None

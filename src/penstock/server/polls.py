@@ -177,7 +177,8 @@ class _Line:
             self._polls.popleft()
         if not self._polls:
             return []
-        terms, wanted, group = self._polls[0].terms, 0, []
+        terms, wanted = self._polls[0].terms, 0
+        group: list[_Poll] = []
         for poll in self._polls:
             if poll.terms != terms or (wanted + poll.max_messages > max(MOST_AT_ONCE, wanted + 1) and group):
                 break

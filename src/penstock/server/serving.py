@@ -214,5 +214,5 @@ def _raise_file_limit(connections: int) -> None:
         if allowed < wanted:
             raise InvalidConfig(
                 f"server.limits.max_connections is {connections}, for which this process may not open enough "
-                f"files; accepted here: up to {max(0, allowed - RESERVED_FILES)}, or raise the limit (ulimit -n)"
+                f"files; accepted here: up to {max(0, allowed - RESERVED_FILES)}, or raise `ulimit -n`"
             )
