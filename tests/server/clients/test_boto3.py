@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import penstock
+
 TIMEOUT_S = 60
 
 #: What every script begins with: a client and a resource of the server whose URL is the first argument.
@@ -104,13 +106,23 @@ class Server:
     """`penstock serve` on a store of its own."""
 
     def __init__(self, folder: Path, *arguments: str) -> None:
-        penstock = [sys.executable, "-m", "penstock", "--store", str(folder / "data")]
-        subprocess.run([*penstock, "init"], check=True, capture_output=True, timeout=TIMEOUT_S)
-        subprocess.run(
-            [*penstock, "queue", "create", "shared"], check=True, capture_output=True, timeout=TIMEOUT_S
-        )
+        with penstock.open(folder / "data") as ps:
+            ps.create_queue("shared")
         self._process = subprocess.Popen(
-            [*penstock, "--json", "serve", "--port", "0", "--log", "off", *arguments],
+            [
+                sys.executable,
+                "-m",
+                "penstock",
+                "--store",
+                str(folder / "data"),
+                "--json",
+                "serve",
+                "--port",
+                "0",
+                "--log",
+                "off",
+                *arguments,
+            ],
             stdout=subprocess.PIPE,
             text=True,
         )

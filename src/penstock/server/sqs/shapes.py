@@ -102,8 +102,8 @@ class Sent(Shape):
     message_group_id: str | None = None
 
 
-class SendMessage(Sent, OfQueue):
-    pass
+class SendMessage(Sent, kw_only=True):
+    queue_url: str
 
 
 class SentEntry(Sent, kw_only=True):
