@@ -14,7 +14,7 @@ from penstock.backends.base import (
     QueueStats,
     WatchedBackend,
 )
-from penstock.errors import InvalidMessage, MessageNotFound, Unsupported
+from penstock.errors import InvalidMessage, MessageNotFound, QueueNotFound, Unsupported
 from penstock.event import Event, Kind
 from penstock.journal import Cursor, Moment, check_names, filtered, moment_ns
 from penstock.message import (
@@ -30,6 +30,7 @@ from penstock.message import (
     check_count,
     checked_batch,
 )
+from penstock.settings import QueueSettings
 
 _WAITING = (State.DELAYED, State.READY)
 _PAGE = 500
@@ -191,6 +192,13 @@ class Queue:
                 if page.next is None:
                     break
                 after = page.next
+
+    def settings(self) -> QueueSettings:
+        """Everything that is set for the queue, or `QueueNotFound`."""
+        found = self._backend.queue(self.name)
+        if found is None:
+            raise QueueNotFound(self.name)
+        return found
 
     def stats(self) -> QueueStats:
         return self._backend.stats(self.name)
