@@ -1,4 +1,4 @@
-"""A server in the process of a test, with an endpoint that shows what the frame does; and a client of bytes."""
+"""A server in the process of a test, with an endpoint that shows what the frame does; a client of bytes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from penstock.server.endpoint import Busy, Request, Response
 from penstock.server.http import Door
 from penstock.server.request_log import RequestLog
 from penstock.server_config import Limits
+
+DEFAULTS = Limits()
 
 
 class Probe:
@@ -92,7 +94,7 @@ class Answer(NamedTuple):
 
 @asynccontextmanager
 async def running(
-    ps: Penstock, limits: Limits = Limits(), credentials: Credentials | None = None, log: str = "off"
+    ps: Penstock, limits: Limits = DEFAULTS, credentials: Credentials | None = None, log: str = "off"
 ) -> AsyncIterator[Running]:
     loop = asyncio.get_running_loop()
     calls, request_log = StoreCalls(ps, limits), RequestLog(log)

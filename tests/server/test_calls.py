@@ -15,17 +15,19 @@ from penstock.queue import Queue
 from penstock.server.calls import StoreCalls
 from penstock.server.endpoint import Busy
 from penstock.server_config import Limits
+from tests.server.running import DEFAULTS
 
 
 def with_calls(
-    ps: Penstock, story: Callable[[StoreCalls], Awaitable[None]], limits: Limits = Limits()
+    ps: Penstock, story: Callable[[StoreCalls], Awaitable[None]], limits: Limits = DEFAULTS
 ) -> None:
     async def run() -> None:
         calls = StoreCalls(ps, limits)
         try:
             async with asyncio.timeout(20):
                 await story(calls)
-            assert calls.running == 0 and calls.polls.waiting == 0
+            assert calls.running == 0
+            assert calls.polls.waiting == 0
         finally:
             calls.polls.stop()
             calls.close()
@@ -44,7 +46,7 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         return real(self, messages, *args)
 
     monkeypatch.setattr(Queue, "enqueue_many", counted)
-    yield counts
+    return counts
 
 
 def test_what_arrives_together_is_one_call_and_each_gets_its_own_answers(
@@ -58,7 +60,8 @@ def test_what_arrives_together_is_one_call_and_each_gets_its_own_answers(
             assert [one and one.payload for one in stored] == [one.payload for one in part]
 
     with_calls(ps, story)
-    assert len(batches) == 1 and batches == [sum(1 + who % 3 for who in range(30))]
+    assert len(batches) == 1
+    assert batches == [sum(1 + who % 3 for who in range(30))]
 
 
 def test_one_client_s_error_is_its_own(ps: Penstock) -> None:
@@ -175,5 +178,3 @@ def test_leases_that_make_no_sense_are_refused_as_in_the_library(
         assert of(found) == of(expected())
 
     with_calls(ps, story)
-
-

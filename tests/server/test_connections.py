@@ -10,11 +10,11 @@ import pytest
 from penstock import Penstock
 from penstock.server import http
 from penstock.server_config import Limits
-from tests.server.running import Running, answer, exchange, message, running
+from tests.server.running import DEFAULTS, Running, answer, exchange, message, running
 
 
 def on_server(
-    ps: Penstock, story: Callable[[Running], Awaitable[None]], limits: Limits = Limits(), log: str = "off"
+    ps: Penstock, story: Callable[[Running], Awaitable[None]], limits: Limits = DEFAULTS, log: str = "off"
 ) -> None:
     async def run() -> None:
         async with asyncio.timeout(30), running(ps, limits, log=log) as server:
@@ -32,7 +32,8 @@ def test_requests_of_one_connection_are_answered_in_order(ps: Penstock) -> None:
         for body in bodies:
             found = await answer(reader)
             assert (found.status, found.body) == (200, body)
-            assert "connection" not in found.headers and found.headers["x-request-id"]
+            assert "connection" not in found.headers
+            assert found.headers["x-request-id"]
         writer.close()
 
     on_server(ps, story)
@@ -42,7 +43,8 @@ def test_a_body_in_chunks_and_an_answer_in_pieces(ps: Penstock) -> None:
     async def story(server: Running) -> None:
         chunked = message("POST", "/probe/echo", headers="transfer-encoding: chunked\r\n")
         found = await exchange(server.port, chunked + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n")
-        assert found.body == b"abcde" and found.headers["connection"] == "close"
+        assert found.body == b"abcde"
+        assert found.headers["connection"] == "close"
         assert (await server.ask("GET", "/probe/pieces")).body == b"onetwo"
 
     on_server(ps, story)
@@ -63,7 +65,8 @@ def test_head_has_no_body_and_an_offer_of_http2_is_not_taken(ps: Penstock) -> No
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(message("HEAD", "/healthz"))
         said = await asyncio.wait_for(reader.read(), 5)
-        assert said.startswith(b"HTTP/1.1 200") and said.endswith(b"\r\n\r\n")
+        assert said.startswith(b"HTTP/1.1 200")
+        assert said.endswith(b"\r\n\r\n")
         writer.close()
         offer = (
             b"POST /probe/echo?x HTTP/1.1\r\nhost: a\r\nconnection: Upgrade, HTTP2-Settings\r\n"
@@ -112,7 +115,8 @@ def test_what_is_too_large_or_no_request_is_refused_with_a_reason(
 ) -> None:
     async def story(server: Running) -> None:
         found = await exchange(server.port, data)
-        assert found.status == status and found.headers["connection"] == "close"
+        assert found.status == status
+        assert found.headers["connection"] == "close"
         assert found.json.get("error") or found.json.get("probe_error")
         assert f'refused_total{{status="{status}"}} 1' in server.app.numbers.render()
 
@@ -126,7 +130,8 @@ def test_bodies_of_all_connections_have_a_limit_together(ps: Penstock) -> None:
         while not server.door.body_bytes:
             await asyncio.sleep(0.005)
         found = await server.ask("POST", "/probe/echo", b"b" * 1000)
-        assert found.status == 503 and found.headers["retry-after"] == "1"
+        assert found.status == 503
+        assert found.headers["retry-after"] == "1"
         first.close()
         while server.door.body_bytes:
             await asyncio.sleep(0.005)
@@ -141,7 +146,8 @@ def test_one_connection_too_many_is_told_to_come_later(ps: Penstock) -> None:
         writer.write(message("GET", "/healthz", close=False))
         assert (await answer(reader)).status == 200
         found = await server.ask("GET", "/healthz")
-        assert found.status == 503 and found.headers["retry-after"]
+        assert found.status == 503
+        assert found.headers["retry-after"]
         writer.write(message("GET", "/healthz"))
         assert (await answer(reader)).status == 200
         writer.close()
@@ -156,7 +162,8 @@ def test_who_sends_slowly_is_cut_and_who_says_nothing_is_hung_up_on(
 
     async def story(server: Running) -> None:
         found = await exchange(server.port, message("POST", "/probe/echo", b"abc")[:-1])
-        assert found.status == 408 and "probe_error" in found.json
+        assert found.status == 408
+        assert "probe_error" in found.json
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         assert await asyncio.wait_for(reader.read(), 5) == b""
         writer.close()
@@ -189,7 +196,8 @@ def test_after_a_refusal_behind_a_request_the_answer_comes_and_the_connection_en
         await asyncio.sleep(0.05)
         server.probe.go_on.set()
         said = await asyncio.wait_for(reader.read(), 5)
-        assert said.count(b"HTTP/1.1") == 1 and said.endswith(b"held")
+        assert said.count(b"HTTP/1.1") == 1
+        assert said.endswith(b"held")
         writer.close()
 
     on_server(ps, story)
@@ -209,8 +217,10 @@ def test_an_error_that_nobody_foresaw_is_a_500_which_repeats_nothing_that_was_se
 ) -> None:
     async def story(server: Running) -> None:
         found = await server.ask("POST", "/probe/fail", b"secret-words")
-        assert found.status == 500 and found.json["id"] == found.headers["x-request-id"]
+        assert found.status == 500
+        assert found.json["id"] == found.headers["x-request-id"]
         assert b"secret-words" not in found.body
-        assert found.json["id"] in caplog.text and "secret-words" not in caplog.text
+        assert found.json["id"] in caplog.text
+        assert "secret-words" not in caplog.text
 
     on_server(ps, story)

@@ -86,7 +86,8 @@ def test_waiting_for_nothing_looks_a_few_times_and_ends_in_time(
         assert await poll(calls, queue="slow") == [b"x"]
         began_s = time.perf_counter()
         both = await asyncio.gather(poll(calls, 0.3), poll(calls, 0.3, queue="slow"))
-        assert both == [[], []] and 0.29 < time.perf_counter() - began_s < 1
+        assert both == [[], []]
+        assert 0.29 < time.perf_counter() - began_s < 1
 
     with_calls(ps, story)
     assert len(looks) <= 8
@@ -100,7 +101,8 @@ def test_nothing_is_leased_for_a_client_that_has_gone(ps: Penstock) -> None:
         await waiting(calls, 2)
         gone = True
         await calls.enqueue("q", [NewMessage(b"x")])
-        assert await second == [b"x"] and await first == []
+        assert await second == [b"x"]
+        assert await first == []
 
     with_calls(ps, story)
     assert ps.queue("q").stats().leased == 1
@@ -134,7 +136,8 @@ def test_polls_with_different_terms_each_get_their_own(ps: Penstock) -> None:
     async def story(calls: StoreCalls) -> None:
         wants = [(1, 30.0, "a"), (2, 30.0, "a"), (1, 60.0, "b"), (600, None, "c")]
         tasks = [
-            asyncio.create_task(calls.lease("q", most, lease_s, 10, who, here)) for most, lease_s, who in wants
+            asyncio.create_task(calls.lease("q", most, lease_s, 10, who, here))
+            for most, lease_s, who in wants
         ]
         await waiting(calls, 4)
         await calls.enqueue("q", [NewMessage(b"%d" % n) for n in range(10)])
@@ -148,7 +151,8 @@ def test_an_error_is_of_the_poll_that_caused_it(ps: Penstock) -> None:
         found = await asyncio.gather(
             calls.lease("q", 1, -1.0, 5, "", here), poll(calls, 0.05), return_exceptions=True
         )
-        assert isinstance(found[0], penstock.PenstockError) and found[1] == []
+        assert isinstance(found[0], penstock.PenstockError)
+        assert found[1] == []
         with pytest.raises(QueueNotFound):
             await poll(calls, queue="nowhere")
 

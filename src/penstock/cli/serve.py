@@ -49,7 +49,7 @@ def serve(
         str | None, typer.Option("--log", metavar="FILE", help="Of requests; - for standard error, or off.")
     ] = None,
 ) -> None:
-    """Serve a store over HTTP: Penstock's own interface at /v1, and Amazon SQS's, on one port.
+    """Serve a store over HTTP: health, readiness and metrics. Calls of queues are not served yet.
 
     First: `penstock init --store ./data`, then `penstock serve --store ./data`; it prints what to try. It
     listens on this machine alone and lets everybody in. For others: `penstock keys create`, --credentials,
@@ -82,10 +82,6 @@ def _say(session: Session, address: Address) -> None:
         session.out.object({"url": address.url, "host": address.host, "port": address.port})
     session.out.say(f"serving {address.url}, Ctrl-C ends")
     session.out.say(f"  curl {address.url}/readyz")
-    session.out.say(
-        f"  boto3.client('sqs', endpoint_url='{address.url}', region_name='us-east-1', "
-        "aws_access_key_id='…', aws_secret_access_key='…')"
-    )
     session.out.flush()
 
 

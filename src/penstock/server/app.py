@@ -140,7 +140,7 @@ class ServerApp:
 
     async def _page(self, request: Request) -> Response:
         if request.path not in PAGES:
-            return _json(404, {"error": "there is nothing here; see /healthz, /readyz, /metrics, /v1, /docs"})
+            return _json(404, {"error": "there is nothing here; see /healthz, /readyz, /metrics"})
         request.about.operation = request.path[1:]
         if request.method not in ("GET", "HEAD"):
             return _json(405, {"error": "accepted: GET, HEAD"})._replace(headers=[("allow", "GET, HEAD")])

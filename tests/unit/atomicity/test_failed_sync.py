@@ -26,6 +26,8 @@ CALLS: dict[str, Callable[[EmbeddedBackend], object]] = {
     "enqueue nothing": lambda b: b.enqueue("q", []),
     "upsert": lambda b: b.upsert("q", [NewMessage(b"")]),
     "lease": lambda b: b.lease("q", 1, None, 0, ""),
+    "lease_or_due": lambda b: b.lease_or_due("q", 1, None, ""),
+    "watch": lambda b: b.watch("q", lambda: None),
     "ack": lambda b: b.ack("q", ["x"]),
     "nack": lambda b: b.nack("q", ["x"], None, ""),
     "reject": lambda b: b.reject("q", ["x"], ""),

@@ -14,7 +14,7 @@ from penstock.redis_settings import RedisSettings, Secret
 from penstock.settings import QueueSettings
 from tests.unit.config.reading import SAMPLE, Read, Refuse, storage_of
 
-SECTIONS = "storage, backends, queues, security, config"
+SECTIONS = "storage, backends, queues, security, config, server"
 
 
 def test_the_documented_sample_loads_as_written(read: Read) -> None:
