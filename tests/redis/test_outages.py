@@ -38,7 +38,7 @@ def runs() -> Iterator[ParameterSet]:
         yield pytest.param(target, fault, marks=[pytest.mark.soak] if is_slow else [], id=f"{target}-{fault}")
 
 
-@pytest.mark.parametrize(("target", "fault"), runs())
+@pytest.mark.parametrize(("target", "fault"), list(runs()))
 def test_nothing_that_was_acknowledged_is_missing(target: Target, fault: str, tmp_path: Path) -> None:
     result = run_fault(target, fault, FAULTS[fault][1], tmp_path)
     assert result.acknowledged > 50, "hardly anything was done"
