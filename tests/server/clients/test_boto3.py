@@ -28,14 +28,16 @@ resource = boto3.resource("sqs", **where)
 """
 
 STANDARD = """
-url = sqs.create_queue(QueueName="orders", Attributes={"VisibilityTimeout": "60"}, tags={"team": "a"})["QueueUrl"]
+attributes = {"VisibilityTimeout": "60"}
+url = sqs.create_queue(QueueName="orders", Attributes=attributes, tags={"team": "a"})["QueueUrl"]
 assert url == sys.argv[1] + "/000000000000/orders", url
 assert sqs.get_queue_url(QueueName="orders")["QueueUrl"] == url
 assert sqs.list_queue_tags(QueueUrl=url)["Tags"] == {"team": "a"}
 sent = sqs.send_message(
     QueueUrl=url, MessageBody="a\\r\\n<b>&é",
     MessageAttributes={
-        "n": {"DataType": "Number", "StringValue": "7"}, "raw": {"DataType": "Binary", "BinaryValue": b"\\0\\xff"}})
+        "n": {"DataType": "Number", "StringValue": "7"},
+        "raw": {"DataType": "Binary", "BinaryValue": b"\\0\\xff"}})
 [got] = sqs.receive_message(QueueUrl=url, AttributeNames=["All"], MessageAttributeNames=["All"],
                             WaitTimeSeconds=1)["Messages"]
 assert got["MessageId"] == sent["MessageId"] and got["Body"] == "a\\r\\n<b>&é", got
@@ -56,7 +58,8 @@ answer = queue.send_messages(Entries=[{"Id": str(i), "MessageBody": f"m{i}"} for
 assert len(answer["Successful"]) == 10 and "Failed" not in answer, answer
 messages = queue.receive_messages(MaxNumberOfMessages=10)
 assert sorted(message.body for message in messages) == sorted(f"m{i}" for i in range(10))
-done = queue.delete_messages(Entries=[{"Id": m.message_id, "ReceiptHandle": m.receipt_handle} for m in messages])
+done = queue.delete_messages(
+    Entries=[{"Id": m.message_id, "ReceiptHandle": m.receipt_handle} for m in messages])
 assert len(done["Successful"]) == 10, done
 assert [q.url for q in resource.queues.filter(QueueNamePrefix="ord")] == [url]
 queue.delete()
@@ -69,7 +72,8 @@ else:
 """
 
 FIFO = """
-url = sqs.create_queue(QueueName="o.fifo", Attributes={"FifoQueue": "true", "ContentBasedDeduplication": "true"})["QueueUrl"]
+attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+url = sqs.create_queue(QueueName="o.fifo", Attributes=attributes)["QueueUrl"]
 first = sqs.send_message(QueueUrl=url, MessageBody="1", MessageGroupId="g")
 twice = sqs.send_message(QueueUrl=url, MessageBody="1", MessageGroupId="g")
 assert first["MessageId"] == twice["MessageId"] and first["SequenceNumber"] == twice["SequenceNumber"]
@@ -86,9 +90,10 @@ assert got["Attributes"]["MessageDeduplicationId"] == "mine"
 DENIED = """
 for call, code in (
     (lambda: sqs.create_queue(QueueName="mine"), "AccessDenied"),
-    (lambda: boto3.client("sqs", **{**where, "aws_secret_access_key": "another-secret-altogether"}).list_queues(),
+    (lambda: boto3.client("sqs", **{**where, "aws_secret_access_key": "another-altogether"}).list_queues(),
      "SignatureDoesNotMatch"),
-    (lambda: boto3.client("sqs", **{**where, "aws_access_key_id": "NOBODY"}).list_queues(), "InvalidClientTokenId"),
+    (lambda: boto3.client("sqs", **{**where, "aws_access_key_id": "NOBODY"}).list_queues(),
+     "InvalidClientTokenId"),
 ):
     try:
         call()
