@@ -57,7 +57,7 @@ def test_what_arrives_together_is_one_call_and_each_gets_its_own_answers(
         answers = await asyncio.gather(*(calls.enqueue("q", part) for part in sent))
         for part, results in zip(sent, answers, strict=True):
             stored = [ps.queue("q").get(str(result.id)) for result in results]
-            assert [one.payload if one else None for one in stored] == [one.payload for one in part]
+            assert [one.payload for one in stored] == [one.payload for one in part]
 
     with_calls(ps, story)
     assert len(batches) == 1
