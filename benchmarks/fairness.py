@@ -1,6 +1,6 @@
 """Fair shares: how far they are from what the weights say, and what they cost.
 
-python benchmarks/fairness.py [shares] [noisy] [cost] [keys] [steps] [--mode os] [--json FILE]
+python benchmarks/fairness.py [shares] [noisy] [cost] [keys] [steps] [--mode os] [--waiting N] [--json FILE]
 
 `--mode` is of the cost and its steps; the others are measured in mode os.
 """
@@ -195,14 +195,14 @@ def cycle_us(q: Queue, made: list[list[NewMessage]]) -> tuple[float, float]:
     return (time.perf_counter() - started) / count * 1e6, (time.thread_time() - busy) / count * 1e6
 
 
-def cost(folder: Path, rounds: int, mode: str) -> dict[str, Any]:
-    """The same work on one key, ten and a thousand, round by round in turn; 20 batches are always waiting."""
+def cost(folder: Path, rounds: int, mode: str, waiting: int) -> dict[str, Any]:
+    """The same work on one key, ten and a thousand, round by round in turn; so many are always waiting."""
     out: dict[str, Any] = {}
     for at_random in (False, True):
         with store(folder, f"cost-{at_random}", mode) as ps:
             rng, queues = random.Random(1), {n: ps.create_queue(f"{n}", lease_s=3600) for n in (1, 10, 1000)}
             for keys, q in queues.items():
-                for batch in batches(keys, 20 * BATCH, at_random, rng, 0):
+                for batch in batches(keys, waiting, at_random, rng, 0):
                     q.enqueue_many(batch)
             found: dict[int, list[tuple[float, float]]] = {keys: [] for keys in queues}
             for n in range(rounds):
@@ -337,6 +337,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=41)
     parser.add_argument("--mode", choices=("os", "interval", "sync"), default="os")
+    parser.add_argument("--waiting", type=int, default=20 * BATCH, help="messages of each queue, of the cost")
     parser.add_argument("--json", type=Path, help="write the results there too")
     args = parser.parse_args()
     machine = f"{platform.platform()} {os.cpu_count()} cores, Python {platform.python_version()}"
@@ -344,7 +345,7 @@ def main() -> None:
     runs: dict[str, Callable[[Path], dict[str, Any]]] = {
         "shares": lambda folder: shares(folder, args.deliveries),
         "noisy": lambda folder: noisy(folder, args.messages),
-        "cost": lambda folder: cost(folder, args.rounds, args.mode),
+        "cost": lambda folder: cost(folder, args.rounds, args.mode, args.waiting),
         "keys": lambda folder: many_keys(folder, args.keys),
         "steps": lambda folder: steps(folder, args.rounds, args.mode),  # last: it is slower from then on
     }

@@ -1,15 +1,12 @@
-"""Faults to plant in a store, one for each invariant: what is done to the rows, and what check must say."""
+"""Faults to plant in queues, one for each invariant: what is done to the rows, and what check must say."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-from penstock.backends.bulk import Chunk
 from penstock.backends.embedded import keys
-from penstock.backends.embedded.buckets import ThrottleRow
 from penstock.backends.embedded.keys import Due, Meta, StateCode
-from penstock.backends.embedded.load_rows import LoadProgress, LoadRow
 from penstock.backends.embedded.rows import (
     MARK,
     CursorRow,
@@ -19,9 +16,6 @@ from penstock.backends.embedded.rows import (
     encode_state,
     packed,
 )
-from penstock.backends.embedded.throttles import THROTTLE_SET
-from penstock.backends.embedded.worlds import SYSTEM_WORLD, Worlds, decode_world
-from penstock.event import Entry
 from tests.check.stores import Raw, flipped
 
 
@@ -53,7 +47,7 @@ def _of(raw: Raw, queue: str) -> Callable[[bytes, bytes], bool]:
     return lambda key, value: key[:4] == keys.u32(raw.number(queue))
 
 
-def _fresh(raw: Raw, queue: str = "jobs") -> tuple[bytes, bytes]:
+def fresh(raw: Raw, queue: str = "jobs") -> tuple[bytes, bytes]:
     """The ready row of a message without a state row."""
     return raw.row("ready", lambda key, value: key[:4] == keys.u32(raw.number(queue)) and not value[1])
 
@@ -63,24 +57,24 @@ def _fresh(raw: Raw, queue: str = "jobs") -> tuple[bytes, bytes]:
 
 @fault("a ready row is missing", "ready_missing")
 def _(raw: Raw) -> None:
-    raw.delete("ready", _fresh(raw)[0])
+    raw.delete("ready", fresh(raw)[0])
 
 
 @fault("a ready row has another value", "ready_differs")
 def _(raw: Raw) -> None:
-    key, value = _fresh(raw)
+    key, value = fresh(raw)
     raw.put("ready", key, flipped(value, 3))
 
 
 @fault("a message has two ready rows", "ready_stray")
 def _(raw: Raw) -> None:
-    key, value = _fresh(raw)
+    key, value = fresh(raw)
     raw.put("ready", key[:-24] + keys.u64(7) + key[-16:], value)
 
 
 @fault("a ready row has no body", "ready_stray")
 def _(raw: Raw) -> None:
-    key, value = _fresh(raw)
+    key, value = fresh(raw)
     raw.put("ready", key[:-16] + b"\x01" * 16, value)
 
 
@@ -89,7 +83,7 @@ def _(raw: Raw) -> None:
     key, value = raw.row("state", _is(raw, "jobs", StateCode.LEASED))
     row = decode_state(value)
     ready = keys.ready(raw.number("jobs"), row.lane, row.order_ns, key[-16:])
-    raw.put("ready", ready, _fresh(raw)[1])
+    raw.put("ready", ready, fresh(raw)[1])
 
 
 # -- due rows -----------------------------------------------------------------------------------
@@ -195,7 +189,7 @@ def _(raw: Raw) -> None:
 
 @fault("a body is missing", "body_missing", "ready_stray", "counters_differ", lost=1)
 def _(raw: Raw) -> None:
-    key = _fresh(raw)[0]
+    key = fresh(raw)[0]
     raw.delete("messages", key[:4] + key[-16:])
 
 
@@ -207,7 +201,7 @@ def _(raw: Raw) -> None:
 
 @fault("a body is cut short", "body_damaged", lost=1)
 def _(raw: Raw) -> None:
-    key = _fresh(raw)[0]
+    key = fresh(raw)[0]
     body = key[:4] + key[-16:]
     raw.put("messages", body, dict(raw.rows("messages"))[body][:30])
 
@@ -221,7 +215,7 @@ def _(raw: Raw) -> None:
 
 @fault("a bit of a body's priority is flipped", "ready_missing", "ready_stray")
 def _(raw: Raw) -> None:
-    key = _fresh(raw)[0]
+    key = fresh(raw)[0]
     body = key[:4] + key[-16:]
     raw.put("messages", body, flipped(dict(raw.rows("messages"))[body], 2))
 
@@ -308,13 +302,13 @@ def _(raw: Raw) -> None:
 
 @fault("a ready row is before its lane's hint", "lane_hint")
 def _(raw: Raw) -> None:
-    key = _fresh(raw)[0]
+    key = fresh(raw)[0]
     raw.put("meta", keys.lane_hint(raw.number("jobs"), key[4:-24]), MARK + key + b"\xff")
 
 
 @fault("a lane's hint points elsewhere", "lane_hint")
 def _(raw: Raw) -> None:
-    key = _fresh(raw)[0]
+    key = fresh(raw)[0]
     raw.put("meta", keys.lane_hint(raw.number("jobs"), key[4:-24]), MARK + b"\xff")
 
 
@@ -388,128 +382,3 @@ def _(raw: Raw) -> None:
 @fault("a cursor does not decode", "cursor_damaged")
 def _(raw: Raw) -> None:
     raw.put("meta", keys.cursor(raw.number("kept"), b"archive"), b"\x01\x00")
-
-
-# -- worlds -------------------------------------------------------------------------------------
-
-
-def _world(raw: Raw) -> tuple[bytes, int]:
-    key = keys.meta(Meta.WORLD, b"w")
-    return key, decode_world(dict(raw.rows("meta"))[key]).number
-
-
-@fault("an entry is not found by its id", "entry_missing")
-def _(raw: Raw) -> None:
-    raw.delete("entries", raw.row("entries")[0])
-
-
-@fault("an id leads to another entry", "entry_differs")
-def _(raw: Raw) -> None:
-    key, value = raw.row("entries")
-    raw.put("entries", key, flipped(value, -1))
-
-
-@fault("an id leads to no entry", "entry_stray")
-def _(raw: Raw) -> None:
-    raw.put("entries", b"\x05" * 16, raw.row("entries")[1])
-
-
-@fault("a world's frame is damaged", "frame_damaged", "frame_missing", "entry_stray", "world_counters")
-def _(raw: Raw) -> None:
-    key, value = raw.rows("journal", keys.u32(_world(raw)[1]))[1]
-    raw.put("journal", key, flipped(value, -9))
-
-
-@fault("a world's counters are wrong", "world_counters")
-def _(raw: Raw) -> None:
-    key, _ = _world(raw)
-    world = decode_world(dict(raw.rows("meta"))[key])
-    world.bytes += 1
-    raw.put("meta", key, packed(world))
-
-
-@fault("a world's row does not decode", "world_damaged", "orphan_rows")
-def _(raw: Raw) -> None:
-    key, _ = _world(raw)
-    raw.put("meta", key, dict(raw.rows("meta"))[key][:5])
-
-
-# -- rows of meta and rows of nothing -----------------------------------------------------------
-
-
-@fault("a queue's settings do not decode", "queue_damaged", "orphan_rows")
-def _(raw: Raw) -> None:
-    key = keys.meta(Meta.QUEUE, b"jobs")
-    raw.put("meta", key, dict(raw.rows("meta"))[key][:9])
-
-
-@fault("a queue's row is missing", "orphan_rows")
-def _(raw: Raw) -> None:
-    raw.delete("meta", keys.meta(Meta.QUEUE, b"jobs"))
-
-
-@fault("rows are of no queue", "orphan_rows")
-def _(raw: Raw) -> None:
-    key, value = _fresh(raw)
-    raw.put("ready", keys.u32(4_000_001) + key[4:], value)
-
-
-@fault("a state row is of no queue", "orphan_rows")
-def _(raw: Raw) -> None:
-    value = raw.row("state")[1]
-    raw.put("state", keys.state(4_000_002, StateCode.DEAD, b"\x06" * 16), value)
-
-
-@fault("a key cannot be", "key_malformed")
-def _(raw: Raw) -> None:
-    raw.put("messages", keys.u32(raw.number("jobs")) + b"short", b"\x01something")
-
-
-@fault("a row of meta is of no known kind", "row_unknown")
-def _(raw: Raw) -> None:
-    raw.put("meta", b"\xf0what", b"\x01?")
-
-
-@fault("a row of meta has another version", "row_damaged")
-def _(raw: Raw) -> None:
-    raw.put("meta", keys.meta(Meta.USER_STATE, b"user2"), b"\x09?")
-
-
-@fault("a bulk write has lost what was staged for it", "load_cut_off")
-def _(raw: Raw) -> None:
-    chunk = Chunk(name="gone", number=raw.number("jobs"), rows=1, first=b"", last=b"", sizes_bytes=(1, 1, 1))
-    row = LoadRow("app", 1, "nowhere", "", [chunk, chunk], 0, raw.number("jobs"))
-    raw.put("meta", keys.meta(Meta.LOAD, keys.u32(1)), packed(row))
-    raw.put("meta", keys.meta(Meta.LOAD, keys.u32(1) + b"p"), packed(LoadProgress(chunk=1, enqueued=1)))
-
-
-# -- throttles ----------------------------------------------------------------------------------
-
-
-@fault("a limit does not decode", "throttle_damaged")
-def _(raw: Raw) -> None:
-    key, value = raw.row("meta", lambda key, _: key[0] == Meta.THROTTLE)
-    raw.put("meta", key, value[:-1])
-
-
-@fault("a limit has numbers that cannot be", "throttle_damaged")
-def _(raw: Raw) -> None:
-    row = ThrottleRow(rate_nano=1, burst=2, tokens=3, part=0, at_ns=0)
-    raw.put("meta", keys.meta(Meta.THROTTLE, b"api"), packed(row))
-
-
-@fault("a limit that was set is not there", "throttle_missing")
-def _(raw: Raw) -> None:
-    raw.delete("meta", raw.row("meta", lambda key, _: key[0] == Meta.THROTTLE)[0])
-
-
-@fault("a limit that nobody remembers does not decode", "throttle_damaged")
-def _(raw: Raw) -> None:
-    raw.put("meta", keys.meta(Meta.THROTTLE, b"unheard of"), MARK + b"?")
-
-
-@fault("a limit is not there, and what was set cannot be read", "throttle_missing")
-def _(raw: Raw) -> None:
-    engine = raw._engine
-    with engine.lock, engine.transaction() as txn:
-        Worlds(engine).append_in(txn, SYSTEM_WORLD, [Entry(THROTTLE_SET, b"{", ["unknown"])])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.backends.embedded.checking.findings import SEVERITIES
-from tests.check.faults import FAULTS
+from tests.check.store_faults import FAULTS
 from tests.check.stores import Raw, contents, filled
 
 TARGETS = ("memory:", "rocksdb")

@@ -122,7 +122,7 @@ def test_what_is_wrong_with_a_call_is_said(arguments: list[str], said: str, bare
 
 
 def test_the_limits_are_those_of_the_configuration(bare: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    (bare.folder / "slow.lua").write_text("function on_enqueue() for n = 1, 3000000 do end end")
+    (bare.folder / "slow.lua").write_text("function on_enqueue() for n = 1, 12000000 do end end")
     assert "stopped after 10 ms" in bare("hooks", "test", "slow.lua", code=1).err
     monkeypatch.setenv("PENSTOCK_STORAGE_HOOKS_TIME_LIMIT_MS", "900")
     assert bare("hooks", "test", "slow.lua").lines == ["answer  accept"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import penstock
-from tests.check.faults import FAULTS
+from tests.check.store_faults import FAULTS
 from tests.check.stores import Raw, fill
 from tests.cli.calling import Cli
 

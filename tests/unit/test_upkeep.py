@@ -122,7 +122,7 @@ def test_whoever_asked_for_a_job_that_is_not_at_its_end_is_known_to_the_next_own
     system.put("meta", keys.meta(Meta.JOB, keys.u32(0)), GARBAGE)
     call = Call(b"c" * 16, 1)
     monkeypatch.setattr(bulk.Bulk, "_slice", failing(KeyboardInterrupt()))
-    with system.engine.calls.serving(call), pytest.raises(KeyboardInterrupt):
+    with system.engine.calls.serving([(call, None)]), pytest.raises(KeyboardInterrupt):
         q.purge()
     assert system.backend.callers() == [call.caller]
 

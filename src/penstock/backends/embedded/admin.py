@@ -94,10 +94,10 @@ class Admin:
             return [q.settings for _, q in sorted(self._engine.queues.items())]
 
     def get(self, name: str) -> QueueSettings | None:
-        with self._engine.lock:
-            self._engine.check_usable()
-            q = self._engine.queues.get(name) if isinstance(name, str) else None
-            return None if q is None else q.settings
+        # Without the lock: every call of a server asks this, and must not wait for those that write.
+        self._engine.check_usable()
+        q = self._engine.queues.get(name) if isinstance(name, str) else None
+        return None if q is None else q.settings
 
     def create(self, settings: QueueSettings) -> None:
         engine = self._engine

@@ -194,8 +194,9 @@ class Bulk:
         return taken
 
     def _calling(self) -> bytes:
-        call = self._engine.calls.current
-        return b"" if call is None else call.packed()
+        for call, _ in self._engine.calls.current:
+            return b"" if call is None else call.packed()
+        return b""
 
     def _claim(self, number: int) -> int | None:
         """How far the job is, if it is this thread's to run: still there, and nobody else's."""

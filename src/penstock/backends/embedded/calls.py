@@ -39,24 +39,28 @@ def unpack_call(raw: bytes) -> Call | None:
     return Call(raw[:CALLER_BYTES], int.from_bytes(raw[CALLER_BYTES:], "big")) if raw else None
 
 
+#: Calls, each with how many items are its own (None: one call, all of them).
+Callers = Sequence[tuple[Call | None, int | None]]
+
+
 class Calls(threading.local):
     """Whose calls this thread is at; nothing, for those of this process itself."""
 
-    current: Call | None = None
-    #: The calls that the running command answers, each with its number of items (None: one call, all of it).
-    answering: Sequence[tuple[Call | None, int | None]] = ()
+    current: Callers = ()
+    #: The calls that the running command answers.
+    answering: Callers = ()
 
     @contextmanager
-    def serving(self, call: Call) -> Iterator[None]:
-        """What this thread asks of the backend is this call."""
-        self.current = call
+    def serving(self, callers: Callers) -> Iterator[None]:
+        """What this thread asks of the backend is this call, or these, one behind the other."""
+        self.current = callers
         try:
             yield
         finally:
-            self.current = None
+            self.current = ()
 
     @contextmanager
-    def running(self, answering: Sequence[tuple[Call | None, int | None]]) -> Iterator[None]:
+    def running(self, answering: Callers) -> Iterator[None]:
         """The command that runs answers these."""
         before, self.answering = self.answering, answering
         try:

@@ -234,9 +234,9 @@ class Engine:
         self.check_usable()
         if self.durability == "sync":
             return self.meter.calls.timed(lambda: self._group.run(command))
-        if self.calls.current is None:
+        if not self.calls.current:
             return self.meter.calls.timed(command)
-        with self.calls.running([(self.calls.current, None)]):
+        with self.calls.running(self.calls.current):
             return self.meter.calls.timed(command)
 
     def durably_merged(

@@ -6,12 +6,14 @@ import contextlib
 import functools
 from collections.abc import Sequence
 from itertools import count
+from operator import itemgetter
 
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.lanes import ReadyRow
 from penstock.backends.embedded.lookup import STATES, Found, find_many, find_sound
+from penstock.backends.embedded.newcomers import Newcomers
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import DEDUP_ROW, ROW_VERSION, StateRow, decode_dedup, encode_ready
 from penstock.backends.embedded.transitions import WAITING, drop_bodies, enter, enter_ready, leave, unhold
@@ -50,6 +52,7 @@ SHAPES_KEPT = 8192
 #: What a message has that was given none: the very objects, so that equal ones of other types are checked.
 _NO_KEYS: tuple[str, ...] = ()
 _NO_DELAY: float = 0
+_KEY = itemgetter(0)
 #: The fairness key of no message.
 _NOBODYS = object()
 
@@ -93,18 +96,17 @@ class Enqueuer:
         txn.changed = True
         high, text, first_low = self._engine.ids.take(len(messages), now_ns := txn.now_ns)
         first_ns = q.next_order_ns(now_ns, len(messages))
-        put, bodies = txn.put, self._engine.messages
-        body_prefix = q.prefix + high
+        put, bodies, body_prefix = txn.put, self._engine.messages, q.prefix + high
         ids: list[bytes] = []
         results: list[EnqueueResult] = []
-        lanes: dict[bytes, list[ReadyRow]] = {}
+        new = q.ready.newcomers()
+        behind, fresh = new.behind, new.rows
         kept_bytes = q.ready.keeps_up_to_bytes(q.counters.counts[StateCode.READY])
-        rest = _Rest(txn, q, messages, ids, lanes, kept_bytes)
+        rest = _Rest(txn, q, messages, ids, new, kept_bytes)
         # Neighbours mostly share the very objects of these three: their shape is then known.
         fairness_key: object = _NOBODYS
-        priority = weight = -1
         over_bytes = MAX_PAYLOAD_BYTES if (over := q.settings.compress_over_bytes) is None else over
-        head, (_, tail, key_prefix, value) = b"", _NO_SHAPE
+        head, priority, weight, (_, tail, key_prefix, value) = b"", -1, -1, _NO_SHAPE
         shapes: dict[str, _Shape] = {}
         rows: list[ReadyRow] = []
         for m, low, order_ns in zip(messages, count(first_low), count(first_ns), strict=False):
@@ -128,29 +130,30 @@ class Enqueuer:
                         head = before_order(m.priority, m.weight, now_ns)
                     fairness_key, priority, weight = given, m.priority, m.weight
                     lane, tail, key_prefix, value = shape
-                    rows = lanes.get(lane) or lanes.setdefault(lane, [])
+                    rows = behind(lane)
                 low_raw, order_raw = low.to_bytes(6, "big"), order_ns.to_bytes(8, "big")
                 if plain:
                     raw_id = high + low_raw
-                    rest_of_head = self._tail(m) if m.headers else tail
-                    body = head + order_raw + rest_of_head + raw
+                    body = head + order_raw + (self._tail(m) if m.headers else tail) + raw
                     if len(raw) > over_bytes:
                         body = compact_body(body, len(raw))
                     put(body_prefix + low_raw, body, bodies)
                     key = key_prefix + order_raw + raw_id
                     ids.append(raw_id)
-                    if len(body) > kept_bytes:
-                        rows.append((key, value, None, None))
-                    else:
-                        whole = not m.headers and len(raw) <= kept_bytes  # A body may be compressed.
-                        rows.append((key, value, raw, now_ns) if whole else (key, value, body, None))
+                    row: ReadyRow = (key, value, None, None)
+                    if len(body) <= kept_bytes:
+                        row = (key, value, body, None)
+                        if not m.headers and len(raw) <= kept_bytes:  # A body may be compressed.
+                            row = (key, value, raw, now_ns)
+                    rows.append(row)
+                    fresh.append(row)
                     results.append(EnqueueResult(text + low_raw.hex()))
                 else:
+                    fairness_key = _NOBODYS  # What it puts an end to may change a lane.
                     results.append(rest.enqueue(m, high + low_raw, order_ns))
             except ITEMS_OWN as error:
                 results.append(EnqueueResult(None, refusal(m, error)))
-        if ids:
-            self._count(txn, q, ids, lanes, rest)
+        self._count(txn, q, ids, new, rest)
         return results
 
     def _shape(self, q: QueueState, m: NewMessage) -> tuple[dict[str, _Shape], _Shape]:
@@ -185,15 +188,18 @@ class Enqueuer:
         txn: Transaction,
         q: QueueState,
         ids: list[bytes],
-        lanes: dict[bytes, list[ReadyRow]],
+        new: Newcomers,
         rest: _Rest,
     ) -> None:
+        if not ids:
+            return
         put, ready = txn.put, self._engine.ready
-        # Lane by lane, where neighbours go side by side, and no bodies in between: the engine is faster so.
-        for rows in lanes.values():
-            for row in rows:
-                put(row[0], row[1], ready)
-        q.ready.add_all(txn, lanes)
+        # No bodies in between, and neighbours side by side if there are any: the engine is faster so.
+        if new.lanes_known < len(new.rows):
+            new.rows.sort(key=_KEY)
+        for key, value, _, _ in new.rows:
+            put(key, value, ready)
+        q.ready.add_all(txn, new)
         visible = rest.visible_at_ns
         q.counters.counts[StateCode.READY] += len(ids) - len(visible)
         q.counters.enqueued_total += len(ids)
@@ -301,14 +307,14 @@ class _Rest:
         q: QueueState,
         messages: Sequence[NewMessage],
         ids: list[bytes],
-        lanes: dict[bytes, list[ReadyRow]],
+        new: Newcomers,
         kept_bytes: int,
     ) -> None:
         self._txn = txn
         self._q = q
         self._messages = messages
         self._ids = ids
-        self._lanes = lanes
+        self._new = new
         self._kept_bytes = kept_bytes
         #: place among the batch's ids -> when it becomes visible, for delayed ones
         self.visible_at_ns: dict[int, int] = {}
@@ -356,7 +362,7 @@ class _Rest:
             key = keys.ready(q.qid, lane, order_ns, raw_id)
             value = encode_ready(m.weight, 0, expires_at_ns, has_row=False)
             kept = raw_body if len(raw_body) <= self._kept_bytes else None
-            self._lanes.setdefault(lane, []).append((key, value, kept, None))
+            self._new.add(lane, (key, value, kept, None))
             if expires_at_ns:
                 txn.put_due(Due.TTL, expires_at_ns, q.qid, [raw_id])
         self._ids.append(raw_id)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.backends.embedded.lanes import Lane, Place, ReadyRow
+from penstock.backends.embedded.newcomers import Newcomers
 from penstock.backends.embedded.ready import ReadyIndex, name_of, weight_of
 
 if TYPE_CHECKING:
@@ -23,6 +24,10 @@ class FifoIndex(ReadyIndex):
     def __init__(self, engine: Engine, qid: int) -> None:
         super().__init__(engine, qid, per_key=1)
         self.add, self.add_all = self._add, self._add_all
+
+    def newcomers(self) -> Newcomers:
+        """Straight into none: a lane that waits for tokens may need others for a new first row."""
+        return Newcomers(lambda lane: None, 0)
 
     def _set_aside(self, turn: Turn, now_ns: int) -> None:
         super()._set_aside(turn, now_ns)
@@ -79,8 +84,8 @@ class FifoIndex(ReadyIndex):
         super().add_stored(txn, lane_bytes, first, count)
         self._head_may_differ(lane_bytes)
 
-    def _add_all(self, txn: Transaction, rows_of: dict[bytes, list[ReadyRow]]) -> None:
-        for lane_bytes, rows in rows_of.items():
+    def _add_all(self, txn: Transaction, new: Newcomers) -> None:
+        for lane_bytes, rows in new.others.items():
             if rows:
                 self._add(txn, lane_bytes, rows)
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar, cast
 
-from penstock.backends.embedded.calls import Call, Calls
+from penstock.backends.embedded.calls import Callers, Calls
 from penstock.backends.meters import Meter
 from penstock.errors import BackendUnavailable, StorageError
 
@@ -37,17 +37,28 @@ def give_way() -> None:
 class _Ticket:
     """One caller's command and its answer. The gate opens when it is done, or its turn to lead."""
 
-    __slots__ = ("abandoned", "answer", "call", "command", "done", "error", "gate", "items", "kind", "leads")
+    __slots__ = (
+        "abandoned",
+        "answer",
+        "callers",
+        "command",
+        "done",
+        "error",
+        "gate",
+        "items",
+        "kind",
+        "leads",
+    )
 
     def __init__(
         self,
         command: Callable[..., Any],
-        call: Call | None,
+        callers: Callers,
         kind: Hashable = None,
         items: Sequence[Any] = (),
     ) -> None:
         self.command = command
-        self.call = call
+        self.callers = callers
         #: None for a command that stands alone; those of one kind take each other's items.
         self.kind = kind
         self.items = items
@@ -64,10 +75,16 @@ def _run_together(tickets: list[_Ticket], calls: Calls) -> Any:
     first = tickets[0]
     alone = first.kind is None
     items = () if alone else ([item for ticket in tickets for item in ticket.items],)
-    if all(ticket.call is None for ticket in tickets):
+    if not any(ticket.callers for ticket in tickets):
         return first.command(*items)
-    with calls.running([(ticket.call, None if alone else len(ticket.items)) for ticket in tickets]):
+    with calls.running(first.callers if alone else [one for ticket in tickets for one in _parts(ticket)]):
         return first.command(*items)
+
+
+def _parts(ticket: _Ticket) -> Callers:
+    """Whose the ticket's items are, when others come before or behind them."""
+    callers = ticket.callers or [(None, None)]
+    return [(call, len(ticket.items) if count is None else count) for call, count in callers]
 
 
 def _execute(tickets: list[_Ticket], calls: Calls) -> None:

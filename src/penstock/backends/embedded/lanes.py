@@ -21,6 +21,7 @@ from penstock.scheduling.fairness import LEVELS
 if TYPE_CHECKING:
     from penstock.backends.embedded.engine import Engine, Transaction
     from penstock.backends.embedded.gates import Claim
+    from penstock.backends.embedded.newcomers import Newcomers
     from penstock.backends.embedded.turns import Turn
 
 #: A ready row that has its whole message, which is nothing but a payload and where it belongs: key and value,
@@ -118,9 +119,22 @@ class Lane:
     def extend(self, rows: list[ReadyRow]) -> None:
         """Rows behind those that it has."""
         if self.at > len(self.rows) >> 1:  # What was taken is still there: it goes now and then.
-            del self.rows[: self.at]
-            self.at = 0
+            self.drop_taken()
         self.rows += rows
+
+    def drop_taken(self) -> None:
+        del self.rows[: self.at]
+        self.at = 0
+
+    def keep(self, count: int) -> None:
+        """No more than so many of its rows: the store has the others."""
+        self.drop_taken()
+        more = len(self.rows) - count
+        if self.complete and more > 0:
+            del self.rows[count:]
+            # From the end of the cache: a row that is added later may fall between.
+            self.more_from = self.rows[-1][0] + b"\0"
+            self.complete, self.beyond, self.counted = False, more, True
 
     def pop(self, count: int) -> list[ReadyRow]:
         """So many of its rows, which it must have."""
@@ -169,25 +183,21 @@ class Lanes:
 
     # -- changes --------------------------------------------------------------------------------
 
-    def add_all(self, txn: Transaction, rows_of: dict[bytes, list[ReadyRow]]) -> None:
-        """Rows of many lanes, each behind all that its lane has: most lanes are known, and wholly cached."""
-        known, room, nowhere = self._lanes.get, self._lane_capacity(), Place.NOWHERE
-        enlist = self._enlist
-        for lane_bytes, rows in rows_of.items():
-            lane = known(lane_bytes)
-            if lane is None or not lane.complete or not rows or len(cached := lane.rows) + len(rows) > room:
-                if rows:
-                    self.add(txn, lane_bytes, rows)
-                continue
-            if not cached:
-                self._unaged.append(lane)
-                lane.rows = rows
-            elif lane.at > len(cached) >> 1:
-                lane.extend(rows)
-            else:
-                cached += rows
-            if lane.place == nowhere:
+    def add_all(self, txn: Transaction, new: Newcomers) -> None:
+        """A batch is in its lanes, as far as those are known and wholly cached, and now in the others too."""
+        room, nowhere, enlist = self._lane_capacity(), Place.NOWHERE, self._enlist
+        self._unaged += new.empty
+        for lane in new.grown:
+            rows = lane.rows
+            if len(rows) > room:
+                lane.keep(room)
+            elif lane.at > len(rows) >> 1:
+                lane.drop_taken()
+            if lane.place == nowhere and (rows or not lane.complete):
                 enlist(lane)
+        for lane_bytes, others in new.others.items():
+            if others:
+                self.add(txn, lane_bytes, others)
         self._bound_ages()
 
     def add(self, txn: Transaction, lane_bytes: bytes, rows: list[ReadyRow]) -> None:
@@ -310,6 +320,9 @@ class Lanes:
         """
         few = ready * len(self._engine.by_qid) < KEPT_BODIES
         return KEPT_BODY_BYTES if few and len(self._lanes) > 1 else -1
+
+    def __len__(self) -> int:
+        return len(self._lanes)
 
     def get(self, lane_bytes: bytes) -> Lane | None:
         """The lane, if it is known."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from penstock.backends.embedded import keys, lanes
 from penstock.backends.embedded.gates import Gates
 from penstock.backends.embedded.lanes import Lane, Lanes, Place, ReadyRow
+from penstock.backends.embedded.newcomers import Newcomers
 from penstock.backends.embedded.turns import Turn
 from penstock.kv.base import Row
 from penstock.scheduling.fairness import LEVELS, Levels
@@ -50,6 +51,10 @@ class ReadyIndex:
         self.add, self.add_all = self._lanes.add, self._lanes.add_all
         self.oldest_order_ns = self._lanes.oldest_order_ns
         self.keeps_up_to_bytes = self._lanes.keeps_up_to_bytes
+
+    def newcomers(self) -> Newcomers:
+        """For the rows of one batch, which are then to be given to `add_all`."""
+        return Newcomers(self._lanes.get, len(self._lanes))
 
     def scan(self, after: bytes | None, lane_prefix: bytes = b"") -> Iterator[Row]:
         """Ready rows after a key, in key order."""

@@ -20,7 +20,13 @@ class Served:
 
     def serving(self, caller: bytes, number: int) -> AbstractContextManager[None]:
         """Within it, what this thread asks is that call of another process."""
-        return self._engine.calls.serving(Call(caller, number))
+        return self._engine.calls.serving([(Call(caller, number), None)])
+
+    def serving_together(
+        self, callers: Sequence[tuple[tuple[bytes, int] | None, int]]
+    ) -> AbstractContextManager[None]:
+        """Within it, what this thread asks is these calls, each with its number of items (None: nobody's)."""
+        return self._engine.calls.serving([(call and Call(*call), count) for call, count in callers])
 
     def answer_of(self, caller: bytes, number: int) -> bytes | None:
         """What the call was answered, encoded, if it happened; a bulk operation is brought to its end."""

@@ -77,9 +77,10 @@ class Stager:
         partition: int,
         batches: Iterable[pyarrow.RecordBatch],
         set_aside: Callable[[pyarrow.RecordBatch], None] | None = None,
+        first_row: int = 0,
     ) -> Staged:
         jobs.check_txn(txn)
-        return _Staging(self.ticket, self._seal, txn, partition, set_aside).run(batches)
+        return _Staging(self.ticket, self._seal, txn, partition, set_aside, first_row).run(batches)
 
     def close(self) -> None:
         self._seal = None
@@ -118,6 +119,7 @@ class _Staging:
         txn: Txn,
         partition: int,
         set_aside: Callable[[pyarrow.RecordBatch], None] | None,
+        first_row: int,
     ) -> None:
         self._ticket = ticket
         self._seal = seal
@@ -133,7 +135,7 @@ class _Staging:
         self._syncs: deque[Future[None]] = deque()
         self._made = 0
         self._encoders: dict[str, Encoder] = {}
-        self._rows = 0
+        self._rows = self._first_row = jobs.checked_row(first_row)
         self._schema: Any = None
         #: Where rows bring their ids, these do not say their order: then each has its own place in line.
         self._has_ids = False
@@ -152,7 +154,7 @@ class _Staging:
             staged.sync_all((self._folder, self._folder.parent, self._folder.parent.parent))
         return Staged(
             partition=self._partition,
-            rows=self._rows - self._rejects.count,
+            rows=self._rows - self._first_row - self._rejects.count,
             chunks=tuple(self._chunks),
             rejected=self._rejects.count,
             reasons=tuple(self._rejects.reasons),
