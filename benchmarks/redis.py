@@ -6,8 +6,8 @@
 
 A server of its own is started on a free port with `--fsync` (always, everysec, no) for its log. What is raw
 is what one would write by hand: a pipeline of LPUSH, of LMOVE, of LREM, one command a message; for streams a
-pipeline of XADD, one XREADGROUP, one XACK with one XDEL. `ratio` is of the rates, `of p50` of the median
-times of a call: where others use the machine too, it wavers less.
+pipeline of XADD, one XREADGROUP, one XACK with one XDEL. `cycle` is all three together. `ratio` is of the
+rates, `of p50` of the median times of a call: where others use the machine too, it wavers less.
 """
 
 from __future__ import annotations
@@ -47,6 +47,14 @@ class Timed:
         begun = time.perf_counter()
         self.messages += call()
         self.calls_s.append(time.perf_counter() - begun)
+
+    @classmethod
+    def together(cls, steps: list[Timed]) -> Timed:
+        """Messages that went through all of these steps, and how long that took."""
+        out = cls()
+        out.calls_s = [sum(calls) for calls in zip(*(one.calls_s for one in steps), strict=True)]
+        out.messages = steps[0].messages
+        return out
 
     @property
     def per_s(self) -> float:
@@ -144,6 +152,10 @@ def side_by_side(client: Any, q: Queue, kind: str, batch: int, calls: int) -> di
         for name in ("lease", "ack"):
             out[name][0].run(getattr(by_hand, name))
             out[name][1].run(getattr(by_penstock, name))
+    out["cycle"] = (
+        Timed.together([hand for hand, _ in out.values()]),
+        Timed.together([one for _, one in out.values()]),
+    )
     return out
 
 

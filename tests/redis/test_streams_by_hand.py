@@ -8,6 +8,8 @@ import pytest
 
 from penstock import NewMessage
 from penstock.backends.redis.engine import Engine
+from penstock.testing.group_suite import worked
+from tests.redis import one_server
 from tests.redis.stores import Place
 
 
@@ -75,3 +77,52 @@ def test_an_enqueue_gets_through_while_groups_come_and_go_all_the_time(
     monkeypatch.setattr(Engine, "patience", patience)
     assert q.enqueue(b"x")
     assert times[0] < 5
+
+
+@pytest.fixture(params=one_server.flavours())
+def anywhere(request: pytest.FixtureRequest) -> Iterator[Place]:
+    place = Place("streams", one_server.shared(request.param))
+    yield place
+    place.close()
+
+
+@pytest.mark.parametrize("waiting", [0, 1200])
+def test_an_entry_added_by_hand_under_the_servers_own_number_stops_nobody(
+    anywhere: Place, waiting: int
+) -> None:
+    ps = anywhere.open()
+    q = ps.create_queue("q", lease_s=60, max_attempts=3)
+    for group in ("first", "second"):
+        q.create_group(group)
+    q.enqueue_many([NewMessage(b"%d" % n) for n in range(max(waiting, 2))])
+    held = [q.lease(2, group=group, consumer="c") for group in ("first", "second")]
+    stream = anywhere.key("q", "m")
+    anywhere.client.xadd(stream, {"some": "thing"})
+    assert q.enqueue(b"later")
+    assert q.enqueue(b"last")
+    assert "counter" not in ps.check().counts
+    mended = ps.check(repair=True)
+    assert mended.ok, mended
+    for some in held:
+        assert all(outcome.ok for outcome in q.ack([one.receipt for one in some]))
+    for group in ("first", "second"):
+        found = worked(q, group)
+        assert len(found) == max(waiting, 2)
+        assert {b"later", b"last"} < {*found, b""}
+    assert anywhere.bodies("q") == 0
+    assert ps.check().ok
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_a_group_that_was_made_by_hand_brings_nothing_along(place: Place, name: str) -> None:
+    ps = place.open()
+    q = ps.create_queue("q", lease_s=60)
+    q.enqueue_many([NewMessage(b"%d" % n) for n in range(3)])
+    stream = place.key("q", "m")
+    place.client.xgroup_create(stream, name, id="0")
+    place.client.xreadgroup(name, "by-hand", {stream: ">"})
+    for group in ("first", "second"):
+        q.create_group(group)
+    assert ps.check().ok
+    assert [(one.pending, one.lag) for one in q.groups()] == [(0, 3), (0, 3)]
+    assert len(worked(q, name)) == 3

@@ -148,17 +148,62 @@ class GroupSuite(BackendCase):
             assert served == {"greedy": 5, "modest": 5}
 
     @requires("consumer_groups")
-    def test_a_replaced_message_is_replaced_wherever_it_waits(self, ps: Penstock, q: Queue) -> None:
+    def test_a_replaced_message_is_replaced_wherever_it_waits_and_new_to_the_others(
+        self, ps: Penstock, q: Queue
+    ) -> None:
         for name in ("a", "b", "c"):
             q.create_group(name)
         (message,) = ids(q.enqueue_many(news(b"old")))
         held = q.lease(1, group="b")
         assert worked(q, "c") == [b"old"]
-        assert q.upsert([NewMessage(b"new", id=message)])[0].ok
-        assert worked(q, "a") == [b"new"]
+        assert errors(q.upsert([NewMessage(b"new", id=message)])) == ["MessageLeased"]
         q.nack(receipts(held), delay_s=0)
-        assert worked(q, "b") == [b"old"], "it was leased then"
-        assert worked(q, "c") == [], "it was done then"
+        assert errors(q.upsert([NewMessage(b"new", id=message)])) == [None]
+        assert ps.check().ok
+        for name in ("a", "b", "c"):
+            assert worked(q, name) == [b"new"]
+            prove_journal(q.group(name))
+        assert ps.check().ok
+
+    @requires("consumer_groups")
+    def test_an_id_is_used_as_long_as_any_group_has_it(self, ps: Penstock, clock: ManualClock) -> None:
+        q = ps.create_queue("work", max_attempts=1)
+        for name in ("a", "b"):
+            q.create_group(name)
+        (message,) = ids(q.enqueue_many(news(b"1")))
+        again = NewMessage(b"2", id=message, ttl_s=10)
+        assert worked(q, "a") == [b"1"]
+        assert q.enqueue_many([again])[0].duplicate, "it waits in b"
+        held = q.lease(1, group="b")
+        assert q.enqueue_many([again])[0].duplicate, "it is leased in b"
+        q.reject(receipts(held))
+        assert q.enqueue_many([again])[0].duplicate, "it is dead in b"
+        assert errors(q.upsert([again])) == ["InvalidMessage"]
+        assert (worked(q, "a"), q.group("b").stats().dead) == ([], 1)
+        q.group("b").purge(state="dead")
+        assert not q.enqueue_many([again])[0].duplicate
+        assert worked(q, "a") == [b"2"]
+        clock.advance(11)
+        assert not q.enqueue_many([NewMessage(b"3", id=message)])[0].duplicate, "it has expired in b"
+        assert (worked(q, "a"), worked(q, "b")) == ([b"3"], [b"3"])
+        assert ps.check().ok
+        prove_journal(q.group("b"))
+
+    @requires("consumer_groups")
+    def test_what_waits_in_a_further_group_alone_is_replaced_there_and_new_to_the_rest(
+        self, ps: Penstock, q: Queue
+    ) -> None:
+        for name in ("a", "b", "c"):
+            q.create_group(name)
+        (message,) = ids(q.enqueue_many(news(b"old")))
+        assert (worked(q, "a"), worked(q, "c")) == ([b"old"], [b"old"])
+        assert errors(q.upsert([NewMessage(b"new", id=message, priority=7)])) == [None]
+        assert q.get(message).payload == b"new"
+        assert [event.kind for event in q.group("b").events()] == ["enqueued", "updated"]
+        assert ps.check().ok
+        for name in ("b", "a", "c"):
+            assert worked(q, name) == [b"new"]
+            prove_journal(q.group(name))
         assert ps.check().ok
 
     @requires("consumer_groups")
@@ -175,6 +220,27 @@ class GroupSuite(BackendCase):
         assert worked(q, "a") == [b"2", b"1"]
         assert worked(q, "b") == [b"1"], "what is redriven is new to every group"
         assert ps.check().ok
+
+    @requires("consumer_groups")
+    def test_what_died_in_one_group_is_redriven_while_others_have_it(self, ps: Penstock) -> None:
+        dead = ps.create_queue("dead")
+        q = ps.create_queue("work", dead_letter="dead")
+        for name in ("a", "b", "c"):
+            q.create_group(name)
+        for dying, waiting in (("b", "a"), ("a", "b")):
+            q.enqueue_many(news(b"1"))
+            assert worked(q, "c") == [b"1"]
+            q.reject(receipts(q.lease(1, group=dying)))
+            held = q.lease(1, group=waiting)
+            assert (dead.redrive(), dead.length()) == (1, 0)
+            assert ps.check().ok
+            assert worked(q, dying) == [b"1"]
+            assert worked(q, "c") == [b"1"], "what is redriven is new to every group that has it no more"
+            assert errors(q.ack(receipts(held))) == [None]
+            assert (worked(q, waiting), q.length()) == ([], 0)
+        assert ps.check().ok
+        for name in ("a", "b", "c"):
+            prove_journal(q.group(name))
 
     @requires("consumer_groups")
     def test_a_group_that_is_dropped_holds_nothing_back(self, ps: Penstock, q: Queue) -> None:

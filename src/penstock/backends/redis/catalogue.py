@@ -8,19 +8,29 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 import msgspec
 
 from penstock.backends.redis.connecting import Arg
-from penstock.backends.redis.engine import BETWEEN, CHANGED, Engine, QueueRow
+from penstock.backends.redis.engine import (
+    BETWEEN,
+    CHANGED,
+    MORE,
+    MOST_CHANGES,
+    PATIENCE_S,
+    Engine,
+    QueueChanged,
+    QueueRow,
+    restless,
+)
 from penstock.backends.redis.records import encode_counters, fresh_counters
 from penstock.backends.redis.worlds import Worlds
 from penstock.errors import InvalidConfig, QueueAlreadyExists, QueueNotFound
 from penstock.event import SYSTEM_WORLD, Entry
 from penstock.settings import QueueSettings
 
-NUMBER_FLAG = "number:"
+NUMBER_FLAG, GROUP_FLAG = "number:", "group:"
 
 _KINDS = {"c": "queue_created", "u": "queue_updated", "d": "queue_deleted"}
 
-#: What is done ('c', 'u', 'd'; 'n', 'v', 'x' to the line of a further group), to which queue or line, and the
-#: queue's row.
+#: What is done ('c', 'u', 'd'; 'n', 'v', 'x' to the line of a further group, 'f' to a group that has the own
+#: one), to which queue or line, and the queue's row.
 Change = tuple[str, str, QueueRow]
 
 
@@ -107,19 +117,25 @@ class Catalogue:
 
     def _change(self, changes: Callable[[int], list[Change] | None]) -> bool:
         """Apply what is to be changed; anew if someone else was faster. False if nothing may be."""
-        engine = self._engine
+        engine, locked = self._engine, 0
         with self._turn:
             while True:
                 version = int(engine.server.command("HGET", engine.keys.store, "version") or 0)
                 wanted = changes(version + 1)
                 if not wanted:
                     return wanted is not None
-                if self._apply(version, wanted):
-                    return True
+                try:
+                    if self._apply(version, wanted):
+                        return True
+                except QueueChanged as changed:
+                    locked += 1
+                    if locked == MOST_CHANGES:
+                        raise restless(wanted[0][1].partition(BETWEEN)[0]) from changed
+                    engine.closed.wait(PATIENCE_S)
                 engine.seals.look()
 
     def _apply(self, version: int, changes: Sequence[Change]) -> bool:
-        """False if someone else was faster."""
+        """False if someone else was faster; `QueueChanged` while a repair has one of the queues."""
         engine = self._engine
         keys: list[bytes] = [engine.keys.store, engine.keys.queues, *self._worlds.keys(SYSTEM_WORLD)]
         args: list[Arg] = [version, len(changes)]
@@ -136,6 +152,8 @@ class Catalogue:
             return False  # Rows and entries are sealed by the one list that the script compares.
         reply = engine.server.run(engine.script("catalogue"), keys, [*engine.head(), *args])
         engine.forget(*(name for _, name, _ in changes))
+        if reply[0] == MORE:
+            raise QueueChanged(*(name for _, name, _ in changes))
         return bool(reply[0] != CHANGED)
 
     def _row(self, name: str) -> QueueRow | None:
@@ -165,7 +183,8 @@ def _updated(name: str, old: QueueRow, row: QueueRow) -> list[Change]:
     new = [("n", f"{name}{BETWEEN}{one}", row) for one in after if one not in before]
     stay = [("v", f"{name}{BETWEEN}{one}", row) for one in after if one in before]
     gone = [("x", f"{name}{BETWEEN}{one}", row) for one in before if one not in after]
-    return [("u", name, row), *new, *stay, *gone]
+    first = [("f", f"{name}{BETWEEN}{one.name}", row) for one in row.groups[:1] if not old.groups]
+    return [("u", name, row), *first, *new, *stay, *gone]
 
 
 def _deleted(name: str, row: QueueRow) -> list[Change]:
@@ -181,10 +200,15 @@ def counters_of(row: QueueRow, group: str = "") -> bytes:
 def entries_of(changes: Iterable[Change]) -> list[Entry]:
     """What the system's world says of these; of a group's line, what became of its queue is told."""
     return [
-        Entry(_KINDS[op], msgspec.json.encode(row.settings), [name], [f"{NUMBER_FLAG}{row.number}"])
+        Entry(_KINDS[op], msgspec.json.encode(row.settings), [name], _flags(row))
         for op, name, row in changes
         if op in _KINDS
     ]
+
+
+def _flags(row: QueueRow) -> list[str]:
+    """What brings a row back besides its settings: its number, and whose line its own is."""
+    return [f"{NUMBER_FLAG}{row.number}", *(f"{GROUP_FLAG}{one.name}" for one in row.groups[:1])]
 
 
 def _differences(

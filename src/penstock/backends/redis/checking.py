@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from penstock.backends.base import CheckReport, Problem, Progress
-from penstock.backends.redis.engine import AT_ONCE, BETWEEN, LEAVING, Engine, Known
+from penstock.backends.redis.engine import AT_ONCE, BETWEEN, Engine, Known
 from penstock.backends.redis.journal import PAGE
 from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import Counters, decode_counters, decode_events, decode_head
@@ -192,7 +192,7 @@ class Checking:
         for part in STREAM_PARTS if self._engine.keys.store_kind == "stream" else PARTS:
             if not (q.is_view and part in SHARED_PARTS):
                 found += self._part(q, part)
-        _, _, _, wrong, (raw, messages) = self._engine.run("audit", [q], "c", 0, *_lines_of(q))
+        _, _, _, wrong, (raw, messages) = self._engine.run("audit", [q], "c", 0, int(len(q.groups) > 1))
         found += _problems(wrong)
         counters = decode_counters(raw)
         found += self._journal(q, counters)
@@ -205,7 +205,7 @@ class Checking:
     def _part(self, q: Known, part: str) -> Iterator[tuple[str, str]]:
         cursor = b"0"
         while True:
-            _, _, cursor, wrong, looked = self._engine.run("audit", [q], part, cursor, *_lines_of(q))
+            _, _, cursor, wrong, looked = self._engine.run("audit", [q], part, cursor, int(len(q.groups) > 1))
             yield from _problems(wrong)
             for at in range(0, len(looked), 2):
                 try:
@@ -250,11 +250,6 @@ class Checking:
         now = (c.delayed + c.ready, c.leased, c.done, c.dead)
         if seq == c.seq and (counts[0] + counts[1], *counts[2:]) != now:
             yield "journal counts", f"at {seq}: {counts}, but counted are {now}"
-
-
-def _lines_of(q: Known) -> tuple[int, int]:
-    """Whether the queue has several lines, and whether one of them is being dropped."""
-    return int(len(q.groups) > 1), int(any(one.stage == LEAVING for one in q.groups))
 
 
 def _change(event: Event) -> int:

@@ -42,7 +42,7 @@ CHANGING = frozenset(
     )
 )
 #: Scripts that are handed the lines of all groups of the last queue, behind the others' keys.
-FANNING = frozenset(("enqueue", "replace", "transfer", "arrive", "restore", "audit"))
+FANNING = frozenset(("enqueue", "replace", "transfer", "arrive", "restore", "audit", "sweep"))
 SERVERS_TIME = -1
 ROW_VERSION = b"\x01"
 _SEALED = bytes((SEALED_VERSION,))
@@ -107,6 +107,8 @@ class Known(msgspec.Struct, frozen=True):
     #: The queue's groups, and of its own line what new messages go to besides.
     groups: tuple[GroupRow, ...] = ()
     views: tuple[bytes, ...] = ()
+    #: Of its own line, too: keys of groups that are being dropped, which still hold entries.
+    leaving: tuple[bytes, ...] = ()
     #: What it was asked for by: a queue's name, or that and a group's.
     address: str = ""
 
@@ -291,7 +293,9 @@ class Engine:
             if number is None:
                 return None
             keys = self.keys.queue(queue, group)
-            known = msgspec.structs.replace(known, number=number, keys=keys, group=group, views=())
+            known = msgspec.structs.replace(
+                known, number=number, keys=keys, group=group, views=(), leaving=()
+            )
         known = msgspec.structs.replace(known, address=address)
         self._known[address] = known
         return known
@@ -307,9 +311,12 @@ class Engine:
                 "configure that, or create another queue and move to it"
             )
         group, keys = row.groups[0].name if row.groups else "", self.keys.queue(name)
-        further = [one.name for one in row.groups[1:] if one.stage != LEAVING]
-        views = tuple(key for one in further for key in self.keys.queue(name, one))
-        known = Known(name, row.number, row.changed, row.settings, keys, over, group, row.groups, views, name)
+        lines: tuple[list[bytes], list[bytes]] = [], []
+        for one in row.groups[1:]:
+            lines[one.stage == LEAVING].extend(self.keys.queue(name, one.name))
+        views, leaving = map(tuple, lines)
+        about = row.number, row.changed, row.settings, keys, over, group, row.groups, views, leaving
+        known = Known(name, *about, name)
         self._known[name] = known
         return known
 
@@ -338,7 +345,7 @@ class Engine:
                     self.forget(name, *changed.args)
         finally:
             self._acts.has_changed = outer
-        raise _restless(name)
+        raise restless(name)
 
     def patience(self, attempt: int) -> None:
         if attempt >= AT_ONCE:
@@ -408,8 +415,10 @@ class Engine:
         attempt, given = 0, args()
         while attempt < MOST_CHANGES:
             keys = queues[0].keys if len(queues) == 1 else (*queues[0].keys, *queues[1].keys)
-            if queues[-1].views and name in FANNING:
+            if name in FANNING:
                 keys += queues[-1].views
+            if name == "audit":
+                keys += queues[-1].leaving
             sent = [*self.head(queues[0].group), *(q.changed for q in queues), *given]
             reply: list[Any] = self.server.run(self.script(name), keys, sent)
             if reply[0] == MORE:
@@ -423,7 +432,7 @@ class Engine:
             queues = self._as_they_are(queues)
             given = args()
             attempt += 1
-        raise _restless(queues[0].name)
+        raise restless(queues[0].name)
 
     def run_each(self, name: str, queues: Sequence[Known]) -> list[list[Any] | PenstockError | None]:
         """A script that changes no message, on each of many queues, in few round trips.
@@ -455,5 +464,5 @@ class _Acts(threading.local):
     has_changed = False
 
 
-def _restless(name: str) -> BackendUnavailable:
+def restless(name: str) -> BackendUnavailable:
     return BackendUnavailable(f"queue {name!r} is being repaired, or changes all the time; try again")

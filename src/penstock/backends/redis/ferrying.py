@@ -99,10 +99,16 @@ class Ferrying(Transferring):
     def _send(self, q: Known, target: Known, kind: int, parcels: Sequence[Parcel]) -> list[bytes]:
         transfer = os.urandom(16)
         ids = [one.transfer.raw_id for one in parcels]
-        reasons = [self._engine.sealed_reason(q, one.transfer.raw_id, one.transfer.reason) for one in parcels]
-        intent = Intent(kind, target.name, target.number, ids, reasons)
+        texts = [(one.transfer.raw_id, one.transfer.reason) for one in parcels]
         seqs = b"".join([one.transfer.seq.to_bytes(8, "big") for one in parcels])
-        _, _, answers, found = self._engine.run("depart", [q], transfer, encode_intent(intent), seqs, *ids)
+
+        def intended() -> Intent:
+            reasons = [self._engine.sealed_reason(q, *one) for one in texts]
+            return Intent(kind, target.name, target.number, ids, reasons)
+
+        _, _, answers, found = self._engine.run_sealed(
+            "depart", [q], lambda: [transfer, encode_intent(intended()), seqs, *ids]
+        )
         records = iter(found)
         going: list[tuple[Parcel, StateRecord]] = []
         out: list[bytes] = []
@@ -113,7 +119,7 @@ class Ferrying(Transferring):
                 going.append((one, self._engine.record_to_settle(q, raw_id, next(records))))
         if not going:
             return out
-        arrived = self._ferry(q, transfer, intent, going)
+        arrived = self._ferry(q, transfer, intended(), going)
         if arrived is None:
             raise QueueChanged(q.address, target.name)
         return [arrived.get(one.transfer.raw_id, answer) for one, answer in zip(parcels, out, strict=True)]
@@ -124,7 +130,12 @@ class Ferrying(Transferring):
         """All steps behind the first; the target's answers by id, None if there is no such target."""
         answers: dict[bytes, bytes] = {}
         head: list[Arg] = [
-            *(transfer, q.number.to_bytes(4, "big"), q.address.encode(), bytes((flags_of(intent.kind),))),
+            *(
+                transfer,
+                q.number.to_bytes(4, "big"),
+                q.address.encode(),
+                bytes((flags_of(intent.kind), intent.kind)),
+            ),
             b"".join([_row(*one) for one in going]),
         ]
 
@@ -151,10 +162,21 @@ class Ferrying(Transferring):
 
     def _finish(self, q: Known, transfer: bytes, intent: Intent, answers: dict[bytes, bytes]) -> None:
         told = b"".join([answers.get(raw_id, REFUSED) for raw_id in intent.ids])
-        sent: list[Arg] = [transfer, intent.kind, intent.target.encode(), told]
-        for one in zip(intent.ids, intent.reasons, strict=True):
-            sent += one
-        self._on(q.address, q.number, "departed", lambda _: sent)
+
+        def sealed(now: Known) -> list[Arg]:
+            sent: list[Arg] = [transfer, intent.kind, intent.target.encode(), told]
+            for raw_id, reason in zip(intent.ids, intent.reasons, strict=True):
+                sent += (raw_id, self._as_sealed_now(now, raw_id, reason))
+            return sent
+
+        self._on(q.address, q.number, "departed", sealed)
+
+    def _as_sealed_now(self, q: Known, raw_id: bytes, reason: bytes) -> bytes:
+        """Another key may have come since it was written down; what does not open stays as it is."""
+        try:
+            return self._engine.sealed_reason(q, raw_id, self._engine.opened_reason(q, raw_id, reason))
+        except StorageCorrupt:
+            return reason
 
     def _on(
         self, name: str, number: int, script: str, args: Callable[[Known], Sequence[Arg]]

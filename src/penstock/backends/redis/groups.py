@@ -7,21 +7,25 @@ too. Then it is given what waits in the queue, a slice at a time; whoever finds 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
 from penstock.backends.base import GroupInfo
 from penstock.backends.redis.catalogue import Catalogue
 from penstock.backends.redis.engine import (
+    AT_ONCE,
     BETWEEN,
     JOINING,
     LEAVING,
+    MOST_CHANGES,
     WHOLE,
     Engine,
     GroupRow,
     Known,
     QueueChanged,
     QueueRow,
+    restless,
 )
 from penstock.backends.redis.repairing import runs_of
 from penstock.errors import InvalidMessage, QueueNotFound
@@ -85,11 +89,19 @@ class Groups:
 
     def _join(self, queue: str, group: str) -> None:
         """Give the group what waits: from the beginning, whoever began it, for what was given is known."""
-        self._slices(queue, group, "join")
+        self._patiently(queue, group, "join")
         self._catalogue.revise(queue, lambda row: _staged(row, group, JOINING, WHOLE))
 
-    def _slices(self, queue: str, group: str, script: str) -> None:
-        cursor, is_all, runs = b"0", False, runs_of(self._engine.server)
+    def _patiently(self, queue: str, group: str, script: str) -> None:
+        """All slices; a queue that stays locked, or whose line has no counters, is told of."""
+        try:
+            self._slices(queue, group, script, MOST_CHANGES)
+        except QueueChanged as changed:
+            raise restless(queue) from changed
+
+    def _slices(self, queue: str, group: str, script: str, attempts: int) -> None:
+        """One after the other; `QueueChanged` if one of them was refused so many times."""
+        cursor, is_all, runs, attempt = b"0", False, runs_of(self._engine.server), 0
         while not is_all:
             own, line = self._lines(queue, group)
             try:
@@ -103,10 +115,14 @@ class Groups:
                 else:
                     _, _, cursor, left = self._engine.run("part", [line], cursor)
                     is_all = cursor == b"0" and left == 0
+                attempt = 0
             except QueueChanged:
+                is_all, attempt = False, attempt + 1
+                if attempt >= attempts:
+                    raise
                 self._engine.forget(queue)
-                self._engine.closed.wait(0.001)
-                self._engine.go_on()  # Of a cluster: who changed the row may have died before the lines were.
+                # Of a cluster, too: who changed the row may have died before the lines were.
+                self._engine.patience(attempt)
 
     def _lines(self, queue: str, group: str) -> tuple[Known, Known]:
         return self._engine.queue(queue), self._engine.queue(queue + BETWEEN + group)
@@ -128,8 +144,11 @@ class Groups:
         self._leave(queue, group)
 
     def _leave(self, queue: str, group: str) -> None:
+        self._left(queue, group, lambda: self._patiently(queue, group, "part"))
+
+    def _left(self, queue: str, group: str, part: Callable[[], None]) -> None:
         try:
-            self._slices(queue, group, "part")
+            part()
         except QueueNotFound:
             return  # Somebody else came to the end of it.
 
@@ -140,10 +159,11 @@ class Groups:
         self._catalogue.revise(queue, without)
 
     def finish(self, queue: str) -> None:
-        """Go on with what somebody who dropped a group left undone."""
+        """Go on with what somebody who dropped a group left undone; not while a repair has the queue."""
         for one in self._engine.queue(queue).groups:
             if one.stage == LEAVING:
-                self._leave(queue, one.name)
+                part = partial(self._slices, queue, one.name, "part", AT_ONCE)
+                self._left(queue, one.name, part)
 
     # -- looking
 

@@ -19,7 +19,17 @@ import msgspec
 
 from penstock.backends.redis.catalogue import Catalogue, Change, counters_of, entries_of
 from penstock.backends.redis.connecting import Arg
-from penstock.backends.redis.engine import BETWEEN, CHANGED, MORE, NOT_FOUND, Engine
+from penstock.backends.redis.engine import (
+    BETWEEN,
+    CHANGED,
+    MORE,
+    MOST_CHANGES,
+    NOT_FOUND,
+    PATIENCE_S,
+    Engine,
+    QueueChanged,
+    restless,
+)
 from penstock.backends.redis.worlds import Worlds
 from penstock.errors import StorageCorrupt
 from penstock.event import SYSTEM_WORLD
@@ -64,6 +74,8 @@ class PlannedCatalogue(Catalogue):
             return
         try:
             self._carry_out(raw)
+        except QueueChanged:
+            return  # A repair has one of them; who comes by when it has ended goes on.
         except StorageCorrupt as error:
             # Queues go on as they are; who wants to change them is told.
             log.error("changes of queues that were planned cannot be made: %s", error)
@@ -71,18 +83,31 @@ class PlannedCatalogue(Catalogue):
     def _apply(self, version: int, changes: Sequence[Change]) -> bool:
         engine = self._engine
         ids = engine.new_ids(len(entries_of(changes)))
+        fence = engine.seals.fence
         rows = [
             (op, name, b"" if BETWEEN in name else engine.encoded_row(name, row)) for op, name, row in changes
         ]
         raw = _VERSION + msgspec.msgpack.encode(Plan(rows, ids))
         keys = [engine.keys.store, engine.keys.entries, engine.keys.plan]
-        reply = engine.server.run(engine.script("plan"), keys, [*engine.head(), version, raw, ids[0]])
+        args: list[Arg] = [*engine.head(), version, raw, ids[0], fence]
+        reply = engine.server.run(engine.script("plan"), keys, args)
         if reply[0] == MORE:
-            self._carry_out(reply[1])
+            self._until_made(reply[1])
         elif reply[0] != CHANGED:
-            self._carry_out(raw)
+            self._until_made(raw)
             return True
         return False
+
+    def _until_made(self, raw: bytes) -> None:
+        """Wait for a repair that holds a plan up; should that last, others make it when it has ended."""
+        for attempt in range(MOST_CHANGES):
+            try:
+                self._carry_out(raw)
+                return
+            except QueueChanged as changed:
+                if attempt == MOST_CHANGES - 1:
+                    raise restless(str(changed.args[0])) from changed
+                self._engine.closed.wait(PATIENCE_S)
 
     def _carry_out(self, raw: bytes) -> None:
         plan = decode_plan(raw)
@@ -117,7 +142,8 @@ class PlannedCatalogue(Catalogue):
         for line_op, group in lines:
             keys += self._engine.keys.queue(name, group)
             args += (line_op, group.encode(), counters_of(row, group))
-        self._engine.server.run(self._engine.script("change"), keys, args)
+        if self._engine.server.run(self._engine.script("change"), keys, args)[0] == CHANGED:
+            raise QueueChanged(name)
 
     def _commit(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.backends.redis.catalogue import NUMBER_FLAG
+from penstock.backends.redis.catalogue import GROUP_FLAG, NUMBER_FLAG
 from penstock.backends.redis.connecting import pairs
 from penstock.backends.redis.engine import JOINING, WHOLE, Engine, GroupRow, QueueRow
 from penstock.backends.redis.groups import DEFAULT
@@ -50,14 +50,19 @@ class Recovering:
         version = int(server.command("HINCRBY", keys.store, "version", 1))
         created_us = counters.created_us if counters is not None else 0
         row = QueueRow(
-            number, version, settings, created_us, self._groups(name, number), keys.stream_name(name)
+            number,
+            version,
+            settings,
+            created_us,
+            self._groups(name, number, _flag(last, GROUP_FLAG)),
+            keys.stream_name(name),
         )
         server.command("HSET", keys.queues, name.encode(), self._engine.encoded_row(name, row))
         self._engine.forget(name)
         return said
 
-    def _groups(self, name: str, number: int) -> tuple[GroupRow, ...]:
-        """Those whose lines are there, behind the one that has the own line, which the stream knows."""
+    def _groups(self, name: str, number: int, told_own: str) -> tuple[GroupRow, ...]:
+        """Those whose lines are there, behind the one that has the own line: journal or stream know it."""
         server, keys = self._engine.server, self._engine.keys
         if keys.store_kind != "stream":
             return ()
@@ -71,7 +76,8 @@ class Recovering:
         stream, known = keys.queue(name)[BODIES], {one.name for one in further}
         told = server.command("XINFO", "GROUPS", stream) if server.command("EXISTS", stream) else []
         names = [dict(pairs(one))[b"name"].decode() if isinstance(one, list) else one["name"] for one in told]
-        own = [one for one in names if one not in known] or ([DEFAULT] if further else [])
+        own = [told_own] if told_own else [one for one in names if one not in known]
+        own = own or ([DEFAULT] if further else [])
         return (*(GroupRow(one, number) for one in own[:1]), *sorted(further, key=lambda one: one.number))
 
     def _damage(self, name: str, raw: bytes) -> StorageCorrupt | None:
@@ -121,6 +127,10 @@ def _settings(name: str, last: Entry | None, counters: Counters | None) -> tuple
 
 
 def _number(last: Entry | None) -> int:
+    found = _flag(last, NUMBER_FLAG)
+    return int(found) if found.isdecimal() else 0
+
+
+def _flag(last: Entry | None, start: str) -> str:
     flags = last.flags if last is not None else ()
-    found = [flag.removeprefix(NUMBER_FLAG) for flag in flags if flag.startswith(NUMBER_FLAG)]
-    return int(found[0]) if found and found[0].isdecimal() else 0
+    return next((flag.removeprefix(start) for flag in flags if flag.startswith(start)), "")

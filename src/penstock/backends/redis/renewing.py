@@ -12,6 +12,9 @@ from penstock.backends.unlocking import PLAIN
 from penstock.codec.sealed import key_id_of
 from penstock.errors import StorageCorrupt
 
+#: How the record of a message on its way begins: this, and the transfer's id.
+AWAY, AWAY_BYTES = b"\x07", 17
+
 
 class Renewing:
     """Renews values, and counts by key those that do not open: they are left as they are."""
@@ -40,6 +43,11 @@ class Renewing:
         return self.value(BODIES, q.seal_start + raw_id, raw)
 
     def record(self, q: Known, raw_id: bytes, raw: bytes) -> bytes:
+        if raw[:1] == AWAY:
+            # On its way to another queue: the record that it had is behind the transfer's id.
+            was = raw[AWAY_BYTES:]
+            new = self.record(q, raw_id, was)
+            return raw if new is was else raw[:AWAY_BYTES] + new
         old = reason_of(raw)
         if old is None:
             return self._damaged(raw)

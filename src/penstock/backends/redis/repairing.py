@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 from penstock.backends.redis.connecting import Arg, Server
-from penstock.backends.redis.engine import CHANGED, LEAVING, Engine, Known
+from penstock.backends.redis.engine import CHANGED, NOT_FOUND, Engine, Known
 from penstock.backends.redis.profiles import parse_info
 from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import encode_counters, fresh_counters, lane, level_of
 from penstock.codec.body import decode_body
-from penstock.errors import BackendUnavailable, StorageCorrupt, StorageError, Unauthorized
+from penstock.errors import BackendUnavailable, QueueNotFound, StorageCorrupt, StorageError, Unauthorized
 from penstock.message import DEFAULT_PRIORITY
 
 log = logging.getLogger("penstock")
@@ -45,7 +45,10 @@ class Repairing:
         for address in (*own.further_lines, name):
             self._engine.forget(name)
             q = self._engine.load(address)
-            removed += 0 if q is None else self._line(q)
+            try:
+                removed += 0 if q is None else self._line(q)
+            except QueueNotFound:
+                return "gone meanwhile"
         return "indexes rebuilt" + (f"; {removed} messages could not be kept" if removed else "")
 
     def _line(self, q: Known) -> int:
@@ -55,7 +58,7 @@ class Repairing:
         lock = -1 - int.from_bytes(os.urandom(6), "big")
         began = runs_of(self._engine.server)
         begin = partial(self._step, q, lock, "begin", encode_counters(fresh), int(q.is_view))
-        begin()
+        before = begin()[4]
         try:
             # Locked from here on: what was changed just before must not be undone when it is unlocked.
             q = self._engine.load(q.address) or q
@@ -65,7 +68,9 @@ class Repairing:
                 began = runs
                 begin()
                 removed += self._rebuild(q, lock)
-            self._step(q, lock, "finish", q.changed)
+            # As it was, if somebody planned a change of a cluster's queues: that is made when this has ended.
+            is_planned = before >= 0 and self._engine.server.command("EXISTS", self._engine.keys.plan)
+            self._step(q, lock, "finish", before if is_planned else q.changed)
         except StorageError as error:
             # Half of an index would hand out some and hide the rest: it stays locked until it is whole.
             log.error("the repair of queue %r failed; it is locked until one succeeds: %s", q.name, error)
@@ -89,7 +94,11 @@ class Repairing:
 
     def _step(self, q: Known, lock: int, step: str, *args: Arg) -> list[Any]:
         sent = [*self._engine.head(q.group), step, *args, lock]
-        reply: list[Any] = self._engine.server.run(self._engine.script("rebuild"), (*q.keys, *q.views), sent)
+        reply: list[Any] = self._engine.server.run(
+            self._engine.script("rebuild"), (*q.keys, *q.views, *q.leaving), sent
+        )
+        if reply[0] == NOT_FOUND:
+            raise QueueNotFound(q.name)
         if reply[0] == CHANGED:
             raise BackendUnavailable(f"another repair of queue {q.name!r} has begun; this one has ended")
         return reply
@@ -105,9 +114,9 @@ class Repairing:
     def _bodies(self, q: Known, lock: int) -> int:
         """Bodies without a record are ready again; those that do not decode go to quarantine."""
         server = self._engine.server
-        cursor, gone, is_counted = b"0", 0, int(all(one.stage != LEAVING for one in q.groups))
+        cursor, gone = b"0", 0
         while True:
-            _, _, cursor, page = self._step(q, lock, "bodies", cursor, is_counted)
+            _, _, cursor, page = self._step(q, lock, "bodies", cursor)
             for raw_id, raw, entry, is_known in page:
                 try:
                     if len(raw_id) != RAW_ID_BYTES:

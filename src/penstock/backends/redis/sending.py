@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
+
+import msgspec
 
 from penstock.backends.incoming import ITEMS_OWN, check_new, owned, refusal
 from penstock.backends.redis.capabilities import HAVING
 from penstock.backends.redis.connecting import Arg
-from penstock.backends.redis.engine import Engine, Known
+from penstock.backends.redis.engine import Engine, Known, QueueChanged
 from penstock.backends.redis.hooking import Hooking
 from penstock.backends.redis.looking import Looking
 from penstock.backends.redis.records import CODES, GONE, STATES, StateRecord, lane, level_of
@@ -24,7 +26,14 @@ from penstock.codec.body import (
     encode_body,
     encode_variable,
 )
-from penstock.errors import InvalidMessage, MessageLeased, PenstockError, Unsupported, as_answer
+from penstock.errors import (
+    InvalidMessage,
+    MessageLeased,
+    PenstockError,
+    QueueNotFound,
+    Unsupported,
+    as_answer,
+)
 from penstock.message import (
     DEFAULT_PRIORITY,
     MAX_PAYLOAD_BYTES,
@@ -40,6 +49,7 @@ MOST_MESSAGES = 1000
 MOST_BYTES = 8 << 20
 
 GIVEN, DEDUP = 1, 2
+WAITING = (CODES[State.READY], CODES[State.DELAYED])
 _PLAIN_ROW = struct.Struct(">H")
 _ROW = struct.Struct(">HBQQ16s")
 _REPLACE_ROW = struct.Struct(">QHQQ")
@@ -230,7 +240,7 @@ class Sending:
     def _upsert(self, q: Known, items: Sequence[_Item], results: list[EnqueueResult]) -> list[_Item]:
         """One round; those that were not as they had been found."""
         again: list[_Item] = []
-        for run in _runs(items, self._looking.find(q, [item.raw_id for item in items])):
+        for run in _runs(items, self._found(q, [item.raw_id for item in items])):
             new = [item for item, found in run if found is None]
             if new:
                 for item, answer in zip(new, self._send(q, new), strict=True):
@@ -242,6 +252,18 @@ class Sending:
             again += self._replace(q, run, results)
         return again
 
+    def _found(self, q: Known, raw_ids: Sequence[bytes]) -> list[_Found | None]:
+        """What a queue has under these ids, in any of its lines."""
+        out = self._looking.find(q, raw_ids)
+        for address in q.further_lines:
+            try:
+                line = self._engine.queue(address)
+            except QueueNotFound:
+                raise QueueChanged(q.address) from None  # The group was dropped meanwhile.
+            theirs = self._looking.find(line, raw_ids)
+            out = [_deciding(*both) for both in zip(out, theirs, strict=True)]
+        return out
+
     def _replace(
         self, q: Known, run: Sequence[tuple[_Item, _Found | None]], results: list[EnqueueResult]
     ) -> list[_Item]:
@@ -252,7 +274,7 @@ class Sending:
             text, code = format_id(item.raw_id), found[0].code
             if code == CODES[State.LEASED] or found[0].transfer:  # Held by a consumer, or by a transfer.
                 results[item.place] = EnqueueResult(None, MessageLeased(text, q.name))
-            elif code not in (CODES[State.READY], CODES[State.DELAYED]):
+            elif code not in WAITING:
                 error = InvalidMessage(f"message {text} is {STATES[code]}; only waiting ones are replaced")
                 results[item.place] = EnqueueResult(None, error)
             else:
@@ -283,6 +305,21 @@ class Sending:
 
 
 _Found = tuple[StateRecord, bytes]
+
+
+def _is_there(found: _Found | None) -> TypeGuard[_Found]:
+    return found is not None and found[0].code != GONE
+
+
+def _deciding(mine: _Found | None, theirs: _Found | None) -> _Found | None:
+    """Which of two lines says whether a message may be replaced; of a further one without a seq."""
+    if not _is_there(theirs) or (_is_there(mine) and (mine[0].code not in WAITING or _waits(theirs[0]))):
+        return mine
+    return msgspec.structs.replace(theirs[0], seq=0), theirs[1]
+
+
+def _waits(record: StateRecord) -> bool:
+    return record.code in WAITING and not record.transfer
 
 
 def _shape_of(q: Known, m: NewMessage) -> bytes:
@@ -338,7 +375,7 @@ def _runs(
     """Neighbours that are all new, or all there already: the order of a batch is kept."""
     run: list[tuple[_Item, _Found | None]] = []
     for item, one in zip(items, found, strict=True):
-        there = None if one is None or one[0].code == GONE else one
+        there = one if _is_there(one) else None
         if run and (run[-1][1] is None) != (there is None):
             yield run
             run = []

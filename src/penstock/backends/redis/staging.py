@@ -93,10 +93,11 @@ class Stager:
         partition: int,
         batches: Iterable[pyarrow.RecordBatch],
         set_aside: Callable[[pyarrow.RecordBatch], None] | None = None,
+        first_row: int = 0,
     ) -> Staged:
         jobs.check_txn(txn)
         jobs.check_ticket(self.ticket)
-        return _Staging(self.ticket, self._engine, txn, partition, set_aside).run(batches)
+        return _Staging(self.ticket, self._engine, txn, partition, set_aside, first_row).run(batches)
 
     def close(self) -> None:
         self._engine.server.close()
@@ -282,6 +283,7 @@ class _Staging:
         txn: Txn,
         partition: int,
         set_aside: Callable[[pyarrow.RecordBatch], None] | None,
+        first_row: int,
     ) -> None:
         self._ticket = ticket
         self._engine = engine
@@ -295,7 +297,8 @@ class _Staging:
         self._open: dict[str, _ChunkWriter] = {}
         self._encoders: dict[str, _Encoder] = {}
         self._chunks: list[Chunk] = []
-        self._made = self._rows = 0
+        self._made = 0
+        self._rows = self._first_row = jobs.checked_row(first_row)
 
     def run(self, batches: Iterable[pyarrow.RecordBatch]) -> Staged:
         schema: Any = None
@@ -309,7 +312,7 @@ class _Staging:
             self._close(queue)
         return Staged(
             partition=self._partition,
-            rows=self._rows - self._rejects.count,
+            rows=self._rows - self._first_row - self._rejects.count,
             chunks=tuple(self._chunks),
             rejected=self._rejects.count,
             reasons=tuple(self._rejects.reasons),

@@ -14,6 +14,33 @@ local function names_of(recs)
   return names
 end
 
+-- Newer servers let a stream's last number fall no more below what was ever deleted: the stream is written anew, with its
+-- groups and what is pending, and ends with that number. The queue's own line has no use for GIVEN but this.
+local function copy_stream(at, last)
+  local stream = KEYS[at + M]
+  call('RENAME', stream, KEYS[at + GIVEN])
+  local from = '-'
+  repeat
+    local page = call('XRANGE', KEYS[at + GIVEN], from, '+', 'COUNT', 500)
+    for _, row in ipairs(page) do call('XADD', stream, row[1], unpack(row[2])) end
+    if #page > 0 then from = '(' .. page[#page][1] end
+  until #page < 500
+  for _, about in ipairs(call('XINFO', 'GROUPS', KEYS[at + GIVEN])) do
+    local group, rows = about[2], nil
+    call('XGROUP', 'CREATE', stream, group, '0', 'MKSTREAM')
+    from = '-'
+    repeat
+      rows = call('XPENDING', KEYS[at + GIVEN], group, from, '+', 500)
+      for _, row in ipairs(rows) do
+        call('XCLAIM', stream, group, row[2], '0', row[1], 'IDLE', row[3], 'RETRYCOUNT', row[4], 'FORCE', 'JUSTID')
+      end
+      if #rows > 0 then from = '(' .. rows[#rows][1] end
+    until #rows < 500
+  end
+  call('UNLINK', KEYS[at + GIVEN])
+  if call('EXISTS', stream) == 1 then call('XSETID', stream, last) end
+end
+
 -- Somebody added entries by hand, with numbers that are not given out yet: none could be added any more. They stay, as
 -- parts of the last number, and belong to no message until a repair makes messages of them.
 local function reel_in(at, seq)
@@ -21,7 +48,9 @@ local function reel_in(at, seq)
   for _, row in ipairs(rows) do call('XDEL', stream, row[1]) end
   local low = call('XREVRANGE', stream, '+', '-', 'COUNT', 1)[1]
   local part = low and tonumber(string.match(low[1], '^' .. string.format('%.0f', seq) .. '%-(%d+)$')) or 0
-  call('XSETID', stream, string.format('%.0f-%d', seq, part))
+  local last = string.format('%.0f-%d', seq, part)
+  local set = redis.pcall('XSETID', stream, last)
+  if set.err then copy_stream(at, last) end
   for i, row in ipairs(rows) do call('XADD', stream, string.format('%.0f-%d', seq, part + i), unpack(row[2])) end
 end
 
@@ -113,7 +142,7 @@ local function read_next(first, n, consumer)
   redis.pcall('XGROUP', 'SETID', KEYS[M], GROUP, string.format('%.0f-18446744073709551615', first - 1))
   local got = redis.pcall('XREADGROUP', 'GROUP', GROUP, consumer, 'COUNT', n, 'STREAMS', KEYS[M], '>')
   local entries, out = type(got) == 'table' and not got.err and got[1] and got[1][2] or {}, {}
-  for i, entry in ipairs(entries) do out[i] = entry[2][4] end
+  for i = 1, #entries do out[i] = entries[i][2][4] end
   if #out == n and entries[n][1] == entry_name(first + n - 1) then return out end
   -- Some were deleted by hand, and others read in their places: those are whose they were.
   for _, entry in ipairs(entries) do
@@ -137,9 +166,9 @@ local function claim(_, recs, consumer, attempts)
   for i = 2, n do
     if attempts[i] ~= tried then same, follow = false, false break end
     if follow then
-      local rec = recs[i]
-      local more, number = unpacked('>I2I6', rec, #rec - 7)
-      kib, follow = kib + more, number == first + i - 1
+      -- The last three bytes of its number tell one that follows: what is read is compared by name.
+      local high, low, _, _, _, b2, b1, b0 = byte(recs[i], -8, -1)
+      kib, follow = kib + high * 256 + low, b2 * 65536 + b1 * 256 + b0 == (first + i - 1) % 16777216
     end
   end
   local read = follow and kib < MOST_KIB and read_next(first, n, consumer)
@@ -181,19 +210,29 @@ local function claim(_, recs, consumer, attempts)
   return out
 end
 
+-- Whether a message is done in these lines, or not there; an entry that nobody else has is.
+local function is_done_elsewhere(views, id, rec)
+  if #views == 0 then return (tonumber(call('HGET', KEYS[R], sub(rec, -6)) or 1)) < 2 end
+  for _, v in ipairs(views) do
+    local state = byte(call('HGET', KEYS[v.at + S], id) or '\4')
+    if state ~= 4 and state ~= 6 then return false end
+  end
+  return true
+end
+
 -- Done messages that a stream of so many entries has no room for, the first done first: as many as are too many, or
--- those that came before the last so many.
-local function beyond(most, strategy, slice)
+-- those that came before the last so many. None that is not done in one of the lines.
+local function beyond(most, strategy, slice, views)
   local too_many = strategy == 'MAXLEN' and call('XLEN', KEYS[M]) - most or slice
   if too_many <= 0 then return {}, {} end
-  local ids, out, sound = call('ZRANGE', KEYS[G], 0, math.min(too_many, slice) - 1), {}, {}
+  local ids, out, sound = call('ZRANGE', KEYS[G], 0, slice - 1), {}, {}
   if #ids == 0 then return {}, {} end
   local last = call('XREVRANGE', KEYS[M], '+', '-', 'COUNT', 1)[1]
   local lowest = tonumber(string.match(last and last[1] or '0', '^%d+')) - most
   for i, rec in ipairs(call('HMGET', KEYS[S], unpack(ids))) do
-    if not rec or #rec < 87 or byte(rec) ~= 4 then break end
+    if #out == too_many or not rec or #rec < 87 or byte(rec) ~= 4 then break end
     if strategy == 'MINID' and unpacked('>I6', rec, #rec - 5) > lowest then break end
-    out[i], sound[i] = ids[i], rec
+    if is_done_elsewhere(views, ids[i], rec) then out[#out + 1], sound[#sound + 1] = ids[i], rec end
   end
   return out, sound
 end

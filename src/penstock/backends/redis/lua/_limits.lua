@@ -28,6 +28,14 @@ local function count_flights(q)
   until #lanes == 0
 end
 
+-- The counters behind `at`; nil while a repair has them, or has to make them anew: its lock must not be written over.
+local function changeable(at)
+  local raw = redis.pcall('GET', KEYS[at + C])
+  local read, c = pcall(cmsgpack.unpack, raw)
+  if type(raw) ~= 'string' or not read or type(c) ~= 'table' then return nil end
+  return type(c[SETTINGS]) == 'number' and c[SETTINGS] >= 0 and c or nil
+end
+
 -- `new`: counters of which only what the settings say counts.
 local function change_settings(q, new)
   local c = q.c

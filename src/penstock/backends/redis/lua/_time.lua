@@ -30,6 +30,29 @@ local function expire(q, ids, recs)
   record(q, 11, #ids, concat(ids), 0, 0)
 end
 
+-- What there is under these ids, in a queue's own line or that of any further group: id -> state, nil for nothing, 6 for
+-- what is only held. What is over, but was not swept yet, goes first: its id is free.
+local function known_under(q, views, ids)
+  local known = {}
+  for _, line in ipairs(#ids > 0 and {q, unpack(views)} or {}) do
+    local seen = {}
+    for i, rec in ipairs(call('HMGET', KEYS[line.at + S], unpack(ids))) do
+      local id = ids[i]
+      if rec and not seen[id] then
+        seen[id] = true
+        if #rec >= 79 and byte(rec) < 3 and u64(rec, 23) > 0 and u64(rec, 23) <= now then
+          expire(line, {id}, {rec})
+          rec = call('HGET', KEYS[line.at + S], id)
+        end
+        -- What a further line holds is let go of where it comes again: the queue's own is the caller's to see.
+        local state = rec and byte(rec)
+        if state and (line == q or state ~= 6) and (known[id] or 6) == 6 then known[id] = state end
+      end
+    end
+  end
+  return known
+end
+
 -- Up to a slice of each; true if there may be more. Nothing is written where nothing is due.
 local function tick(q)
   local ids, recs, n = due(q, T, SLICE)

@@ -2,6 +2,4 @@
 local function open_views() return {} end
 local function fan_out() end
 local function every_second() end
-local function renew_in_views() end
-local function begin_line() end
-local function drop_line() end
+local function close_views() end

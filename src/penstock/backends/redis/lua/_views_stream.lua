@@ -1,6 +1,5 @@
 -- Lines of further groups: each has its own indexes, counters, records and journal, and all share entries and dedup ids.
 -- Their keys follow those of the queue, as many as there are lines.
-local SHARED = {[M] = true, [U] = true, [P] = true, [R] = true}
 
 -- Those behind `at`; nil where one is not as the queue is, because it is being repaired.
 local function open_views(at, q)
@@ -40,6 +39,13 @@ local function every_second(list)
   return out
 end
 
+-- What was recorded in lines is written: once, at the end.
+local function close_views(views)
+  for _, v in ipairs(views) do
+    if v.events > 0 then close(v) tell(v) end
+  end
+end
+
 -- New messages of the queue behind `at` are new to all groups; an id that one still has is not new to it.
 local function fan_out(views, at, ids, recs)
   local counts = {}
@@ -53,11 +59,7 @@ local function fan_out(views, at, ids, recs)
         counts[i] = counts[i] + 1
       end
     end
-    if #new > 0 then
-      join_line(v, new, of_new, column(dues, 8))
-      close(v)
-      tell(v)
-    end
+    if #new > 0 then join_line(v, new, of_new, column(dues, 8)) end
   end
   local shares = {}
   for i, rec in ipairs(recs) do
@@ -67,40 +69,4 @@ local function fan_out(views, at, ids, recs)
     end
   end
   if #shares > 0 then call('HSET', KEYS[at + R], unpack(shares)) end
-end
-
--- A waiting message of the queue was replaced, `was` by `rec`: so it is wherever it waits; who has it leased, or is done
--- with it, keeps what it had. A line that is being given what waits, and has not got as far, gets the new one.
-local function renew_in_views(views, id, was, rec)
-  local holders = 0
-  for _, v in ipairs(views) do
-    local c, old = v.c, call('HGET', KEYS[v.at + S], id)
-    if old and #old >= 87 and byte(old) < 3 and sub(old, -6) == sub(was, -6) then
-      local place = byte(old) == 2 and byte(rec) == 2 and sub(old, 55, 68) .. sub(rec, 69, 70) or sub(rec, 55, 70)
-      local new = sub(rec, 1, 1) .. sub(old, 2, 6) .. sub(rec, 7, 30) .. pack('>I8', c[SEQ] + 1) .. sub(rec, 39, 46)
-        .. sub(old, 47, 54) .. place .. sub(rec, 71)
-      leave(v, {id}, {old})
-      drop_bodies(v.at, nil, {old})
-      if byte(new) == 1 then enter(v, 1, {id}, {new}) else enter_ready(v, {id}, {new}, true) end
-      record(v, 2, 1, id, (unpacked('>I4', new, 3)), u64(new, 39))
-      holders = holders + 1
-    elseif not old then
-      local boundary = tonumber(call('HGET', KEYS[v.at + GIVEN], 'b') or -1)
-      if unpacked('>I6', was, #was - 5) <= boundary and call('HSETNX', KEYS[v.at + GIVEN], id, '') == 1 then
-        join_line(v, {id}, {rec}, u64(rec, 39), true)
-        holders = holders + 1
-      end
-    end
-  end
-  share(0, {rec}, holders)
-end
-
--- A line begins: what came up to this seq is yet to be given to it.
-local function begin_line(at, boundary) call('HSET', KEYS[at + GIVEN], 'b', string.format('%.0f', boundary)) end
-
-local function drop_line(at, group)
-  for k = 1, OF_QUEUE do
-    if not SHARED[k] then call('UNLINK', KEYS[at + k]) end
-  end
-  redis.pcall('XGROUP', 'DESTROY', KEYS[at + M], group)
 end

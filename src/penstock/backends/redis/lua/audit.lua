@@ -1,6 +1,6 @@
 -- A slice of one of a queue's keys, against what it must agree with. Reads c m s z o d l g y t u p h b k a v f0-f9.
--- Behind them come the keys of the lines of further groups.
--- ARGV: 3 settings, 4 what, 5 cursor, 6 '1' if there are several lines, 7 '1' if one of them is going. Answers {0, time,
+-- Behind them come the keys of the lines of further groups, of those that are being dropped, too.
+-- ARGV: 3 settings, 4 what, 5 cursor, 6 '1' if there are several lines. Answers {0, time,
 -- next cursor ('0' at the end), problems (kind, where), looked at}.
 --: bodies flows steps scan leaving
 local INDEX = {d = {D, 1}, l = {L, 3}, g = {G, 4}, y = {Y, 5}, h = {H, 6}}
@@ -133,8 +133,8 @@ if what == 'm' then
   for i, one in ipairs(page) do
     looked[2 * i - 1], looked[2 * i] = one[1], one[2]
     if not one[4] then
-      if ARGV[7] ~= '1' then wrong('body of nothing', one[1]) end
-    elseif ARGV[7] ~= '1' and not is_shared_right(one[3], one[5]) then
+      wrong('body of nothing', one[1])
+    elseif not is_shared_right(one[3], one[5]) then
       wrong('shares', one[1])
     end
   end

@@ -1,9 +1,9 @@
 -- A queue of a cluster is made, changed or deleted, as planned, with the lines of its further groups; what was done
 -- already, or is out of date, is not done: numbers of queues and of settings only ever grow.
 -- Touches all keys of one queue, those that it has afterwards if it is deleted and a snapshot shows it, and those of lines.
--- ARGV: 3 op ('c', 'u', 'd'), 4 counters as of a new queue; then op ('n' comes, 'v' stays, 'x' goes), group and counters
--- of each line. Answers {0}.
---: bodies flows steps views limits deleting
+-- ARGV: 3 op ('c', 'u', 'd'), 4 counters as of a new queue; then op ('n' comes, 'v' stays, 'x' goes, 'f' has the own line now), group and counters
+-- of each line. Answers {0}, or {-2} while a repair has it.
+--: bodies flows steps lines limits deleting
 local op, new = ARGV[3], cmsgpack.unpack(ARGV[4])
 
 -- Counters as they are stored, or nil: damaged ones are for a repair to make anew.
@@ -30,6 +30,17 @@ local function change_lines(at, boundary)
     redis.pcall('PUBLISH', KEYS[at + C], '')
     at = at + OF_QUEUE
   end
+end
+
+-- Of one that is being repaired: what was planned waits.
+if op == 'u' and mine and c[SETTINGS] < new[SETTINGS] then
+  local at = OF_QUEUE
+  local free = changeable(0)
+  for i = 5, #ARGV, 3 do
+    if ARGV[i] == 'v' and stored(at) then free = free and changeable(at) end
+    at = at + OF_QUEUE
+  end
+  if not free then return {CHANGED} end
 end
 
 if op == 'c' and not mine and not (c and c[NUMBER] > new[NUMBER]) then

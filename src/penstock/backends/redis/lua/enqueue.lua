@@ -47,6 +47,7 @@ if plain then
   close(q)
   tell(q)
   if #views > 0 then fan_out(views, 0, ids, every_second(ss)) end
+  close_views(views)
   return {DONE_NOW, now}
 end
 
@@ -56,26 +57,18 @@ local function row(i)
   return index, weights[index], byte(rows, r + 2), u64(rows, r + 3), u64(rows, r + 11), sub(rows, r + 19, r + 34)
 end
 
--- What is over, but was not swept yet, goes first: its id is free.
-local answers, known = {}, {}
+local answers, given = {}, {}
 for i = 1, n do
   local _, _, flags = row(i)
-  local id = ARGV[first + 2 * i - 2]
-  if (flags % 2 == 1 or sent_again) and known[id] == nil then
-    local rec = call('HGET', KEYS[S], id)
-    if rec and #rec >= 79 and byte(rec) < 3 and u64(rec, 23) > 0 and u64(rec, 23) <= now then
-      expire(q, {id}, {rec})
-      rec = call('HGET', KEYS[S], id)
-    end
-    known[id] = rec and byte(rec) or 0
-  end
+  if flags % 2 == 1 or sent_again then given[#given + 1] = ARGV[first + 2 * i - 2] end
 end
+local known = known_under(q, views, given)
 
 local ms, ds, ts, dues, waiting = {}, {}, {}, {}, 0
 for i = 1, n do
   local index, weight, flags, delay, ttl, hash = row(i)
   local id = ARGV[first + 2 * i - 2]
-  local answer = (known[id] or 0) ~= 0 and known[id] ~= 6 and id or ''
+  local answer = (known[id] or 6) ~= 6 and id or ''
   if flags >= 2 and answer == '' and c[WINDOW] > 0 then
     local old = call('HGET', KEYS[P], hash)
     if old and u64(old, 1) > now then
@@ -131,4 +124,5 @@ if #ids > 0 or q.events > 0 then
   remember_call(q, #ids < n and cmsgpack.pack(answers))
   close(q)
 end
+close_views(views)
 return {DONE_NOW, now, answers}

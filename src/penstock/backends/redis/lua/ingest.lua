@@ -19,24 +19,13 @@ local order8 = pack('>I8', order)
 
 local found = {}
 for i, row in ipairs(rows) do found[i] = sub(row, 4, 19) end
-local recs, known = call('HMGET', KEYS[S], unpack(found)), {}
-for i, rec in ipairs(recs) do
-  local id = found[i]
-  if rec and known[id] == nil then
-    -- What is over, but was not swept yet, goes first: its id is free.
-    if #rec >= 79 and byte(rec) < 3 and u64(rec, 23) > 0 and u64(rec, 23) <= now then
-      expire(q, {id}, {rec})
-      rec = call('HGET', KEYS[S], id)
-    end
-    known[id] = rec and byte(rec) or 0
-  end
-end
+local known = known_under(q, views, found)
 
 local ids, bodies, states, zs, ds, ts, dues, added, existing, ready = {}, {}, {}, {}, {}, {}, {}, {}, 0, false
 for i, row in ipairs(rows) do
   local id, flags, weight = found[i], byte(row), sub(row, 2, 3)
   local at = 22 + byte(row, 20) * 256 + byte(row, 21)
-  local l, delay, ttl, fresh = sub(row, 22, at - 1), 0, 0, (known[id] or 0) == 0 or known[id] == 6
+  local l, delay, ttl, fresh = sub(row, 22, at - 1), 0, 0, (known[id] or 6) == 6
   if flags >= 4 then
     delay, ttl = u64(row, at), u64(row, at + 8)
     if fresh and flags % 4 >= 2 and c[WINDOW] > 0 then
@@ -98,4 +87,5 @@ call('HINCRBY', KEYS[DONE_SO_FAR], 'enqueued', #ids)
 call('HINCRBY', KEYS[DONE_SO_FAR], 'existing', existing)
 call('PERSIST', KEYS[DONE_SO_FAR])
 if q.events > 0 then close(q) tell(q) end
+close_views(views)
 return {DONE_NOW, now, call('LLEN', KEYS[CHUNK])}

@@ -1,10 +1,11 @@
 -- Rebuild what is derived from a queue's records, a slice at a time; meanwhile nobody else gets at the queue.
 -- Touches c m s z o d l g y t u p h j b k a w v e q f0-f9 of one queue, on streams r, and reads s of its further lines.
 -- ARGV: 3 step, 4 cursor or settings, 5 on see below. Steps:
---   begin    4: counters for a queue that has none, 5 '1' for the line of a further group     drops what is derived, and locks
+--   begin    4: counters for a queue that has none, 5 '1' for the line of a further group     drops what is derived, and locks;
+--            answers {0, time, '0', {}, settings before}
 --   records  4: cursor   records of 200 messages are put into their indexes; those without a body go
 --   shares   4: cursor   what is said of entries that are gone goes
---   bodies   4: cursor, 5 '1' if lines are counted   answers {0, time, next cursor, {id, body, name of its entry, '1' if a record leads to it} of each}
+--   bodies   4: cursor   how many lines have each is counted; answers {0, time, next cursor, {id, body, name of its entry, '1' if a record leads to it} of each}
 --   lost     4: id, 5 lane, 6 weight, 7 entry, 8 its size   a body without a record is ready again
 --   drop     4: id, 5 entry   a body, or a record, that cannot be used goes
 --   dedup    4: cursor
@@ -37,7 +38,7 @@ if fresh then
 end
 if step == 'finish' and c[SETTINGS] == tonumber(ARGV[4]) then return {DONE_NOW, now, '0', gone} end -- Sent again.
 if step ~= 'begin' and c[SETTINGS] ~= lock then return {CHANGED} end
-local q = {at = 0, c = c, runs = {}, events = 0}
+local q, before = {at = 0, c = c, runs = {}, events = 0}, c[SETTINGS]
 
 if step == 'begin' then
   for _, key in ipairs({Z, O, D, L, G, Y, T, H, B, K, A}) do call('DEL', KEYS[key]) end
@@ -117,7 +118,7 @@ elseif step == 'records' then
 elseif step == 'bodies' then
   local next_one, page = page_of_bodies(cursor)
   for i, one in ipairs(page) do
-    if ARGV[5] == '1' then share_right(one[3], one[5]) end
+    share_right(one[3], one[5])
     page[i] = {one[1], one[2], one[3], one[4] and '1' or '0'}
   end
   return {DONE_NOW, now, next_one, page}
@@ -173,4 +174,4 @@ elseif step == 'finish' then
   tell(q)
 end
 close(q)
-return {DONE_NOW, now, cursor, gone}
+return {DONE_NOW, now, cursor, gone, step == 'begin' and before or nil}

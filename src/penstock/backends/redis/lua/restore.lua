@@ -3,7 +3,7 @@
 -- state of each. A row: flags (1 dedup, 2 wants a second event, 4 wants the last place), due (8), due of the second
 -- event (8), end of its dedup window (8), hashed dedup id (16).
 -- Answers {0, time, '1' there now, '0' there before, for each}.
---: bodies flows steps views
+--: bodies flows steps time views
 local ROW, ARGS = 41, 5
 local q, no = open(0, 3)
 if not q then return no end
@@ -13,13 +13,13 @@ local views = open_views(OF_QUEUE, q)
 if not views then return {CHANGED} end
 local found, seen = {}, {}
 for i = 1, n do found[i] = ARGV[1 + ARGS * i] end
-local there = call('HMGET', KEYS[S], unpack(found))
+local known = known_under(q, views, found)
 local ids, bodies, dues, by_state = {}, {}, {}, {}
 local further = {ids = {}, attempts = {}, dues = {}, reasons = {}, names = {}}
 for i = 1, n do
   local r, id, rec = ROW * (i - 1) + 1, found[i], ARGV[2 + ARGS * i]
   answers[i] = '0'
-  if not seen[id] and (not there[i] or byte(there[i]) == 6) then
+  if not seen[id] and (known[id] or 6) == 6 then
     local flags, at, until_us = byte(rows, r), #ids + 1, u64(rows, r + 17)
     if flags % 2 == 1 and until_us > now then
       local hash = sub(rows, r + 25, r + 40)
@@ -29,7 +29,7 @@ for i = 1, n do
         call('ZADD', KEYS[U], until_us, hash)
       end
     end
-    if there[i] then unhold(q, id) end
+    if known[id] then unhold(q, id) end
     local seq8, place = pack('>I8', c[SEQ] + at), sub(rec, 55, 70)
     if flags >= 4 then
       place = last_place(q, c[SEQ] + at, sub(rec, 69, 70))
@@ -68,7 +68,7 @@ if #ids > 0 then
     if state < 3 then fan_out(views, 0, list.ids, list.recs) end
   end
   remember_call(q, unusual(concat(answers)))
-  close(q)
-  tell(q)
 end
+if q.events > 0 then close(q) tell(q) end
+close_views(views)
 return {DONE_NOW, now, concat(answers)}

@@ -1,10 +1,10 @@
 -- A slice of a queue's housekeeping: what has expired, delays, retention, dedup ids, held bodies, its journal.
--- Touches c m s z o d l g y t u p h j b k a w x i v n e q f0-f9 of one queue.
+-- Touches c m s z o d l g y t u p h j b k a w x i v n e q f0-f9 of one queue, and what is done in the lines of its further groups.
 -- ARGV: 3 settings, 4 microseconds that events are kept ('' for ever), 5 bytes that the journal may have ('' any),
 -- 6 entries that a stream may have ('' any), 7 'MAXLEN' or 'MINID'.
 -- Answers {0, time, slices of work done, ids and records of ended leases, transfers that nobody has gone on with for a
 -- while: those that started here, and those that arrived}.
---: bodies flows steps time
+--: bodies flows steps time views
 local FRAMES, HEAD = 100, 61
 local PAGES, DEPARTED_US, ARRIVED_US = 10, 10000000, 60000000
 local q, no = open(0, 3)
@@ -14,16 +14,35 @@ local c, work = q.c, 0
 tick(q)
 if q.ticked then work = 1 end
 
+local function remove_from(line, ids, recs)
+  leave(line, ids, recs)
+  forget(line, ids, recs, line.c[SEQ] + 1)
+  record(line, 13, #ids, concat(ids), 0, 0)
+end
 local function remove(ids, recs)
   if #ids == 0 then return end
-  leave(q, ids, recs)
-  forget(q, ids, recs, c[SEQ] + 1)
-  record(q, 13, #ids, concat(ids), 0, 0)
+  remove_from(q, ids, recs)
   work = 1
+end
+
+-- What a stream has no room for goes from all lines at once: each keeps it until then.
+local function trim()
+  local views = open_views(OF_QUEUE, q)
+  if not views then return end -- One of them is being repaired.
+  local ids, recs = beyond(tonumber(ARGV[6]), ARGV[7], SLICE, views)
+  remove(ids, recs)
+  for _, v in ipairs(#ids > 0 and views or {}) do
+    local some, of_some = {}, {}
+    for i, rec in ipairs(call('HMGET', KEYS[v.at + S], unpack(ids))) do
+      if rec and byte(rec) == 4 then some[#some + 1], of_some[#of_some + 1] = ids[i], rec end
+    end
+    if #some > 0 then remove_from(v, some, of_some) end
+  end
+  close_views(views)
 end
 if c[DONE] > 0 then remove(due(q, G, SLICE)) end
 if c[DEAD] > 0 and c[DONE] == 0 or work == 0 then remove(due(q, Y, SLICE)) end
-if IN_STREAM and ARGV[6] ~= '' and c[DONE] > 0 then remove(beyond(tonumber(ARGV[6]), ARGV[7], SLICE)) end
+if IN_STREAM and ARGV[6] ~= '' and c[DONE] > 0 then trim() end
 
 local hashes = call('ZRANGEBYSCORE', KEYS[U], '-inf', now, 'LIMIT', 0, SLICE)
 if #hashes > 0 then
