@@ -10,7 +10,7 @@ import re
 import selectors
 import socket
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 #: What one client does, again and again: it yields requests, is sent the answers' bodies, and returns how
@@ -30,7 +30,15 @@ class Measured:
     clients: int
     seconds: float = 0.0
     messages: int = 0
+    #: Processor time of those who made the load.
+    cpu_s: float = 0.0
     rounds_s: list[float] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, parts: Sequence[Measured], seconds: float) -> Measured:
+        """What several did at the same time."""
+        rounds_s = [one for part in parts for one in part.rounds_s]
+        return cls(len(parts), seconds, sum(part.messages for part in parts), 0.0, rounds_s)
 
     @property
     def per_s(self) -> float:
@@ -124,7 +132,7 @@ def run(address: tuple[str, int], scripts: list[Script], warm_up_s: float, secon
     measured = Measured(len(clients))
     first_s = time.perf_counter() + warm_up_s
     last_s = first_s + seconds
-    now_s = 0.0
+    now_s = cpu_s = 0.0
     try:
         while now_s < last_s:
             ready = selector.select(_WAIT_S)
@@ -137,10 +145,12 @@ def run(address: tuple[str, int], scripts: list[Script], warm_up_s: float, secon
                     continue
                 now_s = time.perf_counter()
                 if now_s >= first_s:
+                    cpu_s = cpu_s or time.process_time()
                     measured.messages += messages
                     measured.rounds_s.append(now_s - client.begun_s)
                 client.restart()
         measured.seconds = time.perf_counter() - first_s
+        measured.cpu_s = time.process_time() - cpu_s
     finally:
         for client in clients:
             client.close()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 ELASTICMQ_VERSION = "1.6.12"
 _START_S = 90.0
+_FETCH_S = 300.0
 
 _POM = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
 <groupId>none</groupId><artifactId>none</artifactId><version>1</version><packaging>pom</packaging>
@@ -46,20 +47,20 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(command: list[str], port: int, log: Path) -> Iterator[tuple[str, int]]:
-    """A server as a process of its own, from when its port is open until the block is left."""
+def running(command: list[str], port: int, log: Path) -> Iterator[str]:
+    """A server as a process of its own, from when its port is open until the block is left: HOST:PORT."""
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=log.parent)
     try:
         _wait_for(process, port, log)
-        yield "127.0.0.1", port
+        yield f"127.0.0.1:{port}"
     finally:
         process.terminate()
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            process.wait(20)
 
 
 def _wait_for(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
@@ -77,7 +78,7 @@ def _wait_for(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
 
 
 @contextmanager
-def moto(folder: Path) -> Iterator[tuple[str, int]]:
+def moto(folder: Path) -> Iterator[str]:
     """The threaded server of moto. It keeps everything in memory."""
     port = free_port()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
@@ -86,31 +87,36 @@ def moto(folder: Path) -> Iterator[tuple[str, int]]:
 
 
 def elasticmq_jars(folder: Path) -> str:
-    """Fetch ElasticMQ from Maven Central, into the folder; an error says why it cannot be had."""
-    if not shutil.which("java") or not shutil.which("mvn"):
-        raise RuntimeError("java and mvn are not both there")
+    """ElasticMQ from Maven Central, kept in the folder; an error says why it cannot be had."""
+    classpath = folder / "classpath.txt"
+    if not shutil.which("java"):
+        raise RuntimeError("java is not there")
+    if not classpath.exists():
+        _fetch(folder)
+    return classpath.read_text().strip()
+
+
+def _fetch(folder: Path) -> None:
+    if not shutil.which("mvn"):
+        raise RuntimeError("mvn is not there")
     (folder / "pom.xml").write_text(_POM.format(version=ELASTICMQ_VERSION))
-    fetched = subprocess.run(
-        [
-            "mvn",
-            "-q",
-            "-B",
-            "dependency:build-classpath",
-            "-Dmdep.outputFile=classpath.txt",
-            f"-Dmaven.repo.local={folder}/repository",
-        ],
-        cwd=folder,
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
+    command = ["mvn", "-q", "-B", "dependency:build-classpath", "-Dmdep.outputFile=classpath.txt"]
+    try:
+        fetched = subprocess.run(
+            [*command, f"-Dmaven.repo.local={folder}/repository"],
+            cwd=folder,
+            capture_output=True,
+            timeout=_FETCH_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as late:
+        raise RuntimeError(f"mvn had not fetched it after {_FETCH_S:.0f} s") from late
     if fetched.returncode:
         raise RuntimeError("mvn could not fetch it: " + fetched.stdout.decode(errors="replace")[-300:])
-    return (folder / "classpath.txt").read_text()
 
 
 @contextmanager
-def elasticmq(folder: Path, classpath: str) -> Iterator[tuple[str, int]]:
+def elasticmq(folder: Path, classpath: str) -> Iterator[str]:
     """ElasticMQ, with its messages in a database file."""
     port = free_port()
     config = folder / "elasticmq.conf"

@@ -33,6 +33,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 16
     #: Long-polls that wait: beyond it, 429.
     max_polls: int = 5000
+    #: Bulk reads, and parts of bulk writes, that are under way: beyond it, 503.
+    max_streams: int = 32
     #: How long a request may take to arrive, and how long a client may not read its answer.
     read_timeout_s: float = 30.0
     #: How long a connection may be open without a request.
@@ -49,6 +51,13 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
     client_ca: str | None = None
 
 
+class SqsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where queues are said to be: in their ARNs and URLs, and in what clients sign."""
+
+    region: str = "us-east-1"
+    account: str = "000000000000"
+
+
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What `penstock serve` runs with."""
 
@@ -62,6 +71,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     log: str = "-"
     tls: TlsSettings = TlsSettings()
     limits: Limits = Limits()
+    sqs: SqsSettings = SqsSettings()
 
 
 #: Numbers that make no sense outside of these.
@@ -73,12 +83,16 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_calls": (1, 1_000_000),
     "threads": (1, 1000),
     "max_polls": (0, 1_000_000),
+    "max_streams": (1, 10_000),
     "read_timeout_s": (0.1, 3600),
     "idle_timeout_s": (0.1, 86_400),
     "stop_timeout_s": (0, 3600),
 }
 _TOP = ("host", "port", "credentials", "allow_plaintext", "log")
-_KEYS = (*_TOP, *(f"tls.{name}" for name in types_of(TlsSettings)), *(f"limits.{name}" for name in _RANGES))
+_BLOCKS = {"tls": TlsSettings, "limits": Limits, "sqs": SqsSettings}
+_KEYS = (*_TOP, *(f"{block}.{name}" for block, kind in _BLOCKS.items() for name in types_of(kind)))
+_REGION = re.compile(r"[a-z0-9-]{1,64}")
+_ACCOUNT = re.compile(r"[0-9]{12}")
 _PATHS = ("credentials", "log", "tls.certificate", "tls.key", "tls.client_ca")
 
 
@@ -92,7 +106,7 @@ def server_settings(reader: Reader, value: object) -> ServerSettings:
     types = types_of(ServerSettings)
     values = reader.mapping(SECTION, value, types)
     reader.check_keys(SECTION, values, tuple(types))
-    for block in ("tls", "limits"):
+    for block in _BLOCKS:
         kinds = types_of(types[block])
         values[block] = inner = reader.mapping(f"{SECTION}.{block}", values.get(block), kinds)
         reader.check_keys(f"{SECTION}.{block}", inner, tuple(kinds))
@@ -114,7 +128,9 @@ def with_flags(settings: ServerSettings, **flags: Any) -> ServerSettings:
 
 
 def _take_environment(reader: Reader, values: dict[str, Any]) -> None:
-    kinds = {**types_of(ServerSettings), **types_of(Limits), **types_of(TlsSettings)}
+    kinds = {
+        name: kind for block in (ServerSettings, *_BLOCKS.values()) for name, kind in types_of(block).items()
+    }
     for key, variable in variables().items():
         text = reader.environ.get(variable)
         if not text:
@@ -156,6 +172,7 @@ def _checked(reader: Reader, values: dict[str, Any]) -> ServerSettings:
         raise reader.refusal(f"{SECTION}.port", "is out of range; accepted: 0 to 65535, 0 for a free one")
     if not settings.host or not settings.host.isprintable():
         raise reader.refusal(f"{SECTION}.host", "must be a name or an address to listen on")
+    _check_sqs(reader, settings.sqs)
     tls = settings.tls
     if (tls.certificate is None) != (tls.key is None):
         missing = "key" if tls.key is None else "certificate"
@@ -172,6 +189,13 @@ def _checked(reader: Reader, values: dict[str, Any]) -> ServerSettings:
         credentials=_path(reader, f"{SECTION}.credentials", settings.credentials),
         log=log if log in ("-", "off") else _path(reader, f"{SECTION}.log", log) or "-",
     )
+
+
+def _check_sqs(reader: Reader, sqs: SqsSettings) -> None:
+    if not _REGION.fullmatch(sqs.region):
+        raise reader.refusal(f"{SECTION}.sqs.region", "must be small letters, digits and hyphens")
+    if not _ACCOUNT.fullmatch(sqs.account):
+        raise reader.refusal(f"{SECTION}.sqs.account", "must be 12 digits, in quotes")
 
 
 def _path(reader: Reader, key: str, path: str | None) -> str | None:

@@ -24,12 +24,17 @@ class Running:
     """Serves an open system until it is stopped."""
 
     def __init__(
-        self, ps: Penstock, calls: Calls = StoreCalls, credentials: Credentials | None = None, port: int = 0
+        self,
+        ps: Penstock,
+        calls: Calls = StoreCalls,
+        credentials: Credentials | None = None,
+        port: int = 0,
+        limits: Limits | None = None,
     ) -> None:
         self._ps = ps
         self._make_calls = calls
         self._credentials = credentials or NoCredentials()
-        self._settings = ServerSettings(port=port, log="off")
+        self._settings = ServerSettings(port=port, log="off", limits=limits or Limits())
         self._socket = bind(self._settings)
         self.port: int = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -13,13 +14,14 @@ import urllib3
 import penstock
 from penstock import BackendUnavailable, NewMessage, StorageError
 from penstock.backends.forwarding.methods import METHODS, decode_error, encoded
-from penstock.backends.http import backend as client
+from penstock.backends.http import peer as client
 from penstock.backends.http.place import read
 from penstock.config import BackendSettings
 from penstock.errors import InvalidConfig, Unauthorized, Unsupported
+from penstock.message import EnqueueResult
+from penstock.queue import Queue
 from penstock.server.access import PERMISSIONS, Permission, Principal
 from penstock.server.native import permissions
-from penstock.server.native.routing import REFUSED
 from penstock.testing.background import Background, wait_until
 from tests.http.running import Running
 
@@ -113,6 +115,37 @@ def test_a_call_that_comes_again_after_the_server_was_started_anew_happened_once
     assert bodies[0] == bodies[1]
 
 
+def test_calls_of_many_clients_that_arrive_together_are_one_call_of_the_store(
+    store: penstock.Penstock, server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.create_queue("q")
+    counts: list[int] = []
+    real, goes_on = Queue.enqueue_many, threading.Event()
+
+    def counted(self: Queue, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
+        counts.append(len(messages))
+        assert goes_on.wait(10)
+        return real(self, messages)
+
+    monkeypatch.setattr(Queue, "enqueue_many", counted)
+
+    def client(n: int) -> None:
+        # The first call of a caller may have happened before the server was started: it stands alone.
+        caller = f"{n:032x}"
+        for number in (1, 2):
+            messages = [NewMessage(b"x")] * (number - 1)
+            assert post(server, "enqueue", "q", messages, penstock_call=f"{caller}/{number}")[0] == 200
+
+    clients = [Background(partial(client, n)) for n in range(6)]
+    wait_until(lambda: server.calls.running == 6 and bool(counts))
+    goes_on.set()
+    for one in clients:
+        one.result()
+    assert sum(counts) == 6
+    assert len(counts) < 6
+    assert store.queue("q").length() == 6
+
+
 def test_an_answer_is_not_for_another_who_names_the_same_caller(store: penstock.Penstock) -> None:
     store.create_queue("q")
     server = Running(store, credentials=Keys(a={"*": ("admin",)}, b={"*": ("admin",)}))
@@ -189,8 +222,8 @@ def test_closing_ends_the_polls_that_wait_and_nothing_is_leased_for_them(
 # -- who may
 
 
-def test_every_call_has_a_permission_or_is_refused() -> None:
-    tables = (permissions.OF_QUEUE, permissions.OF_STORE, permissions.OF_ANYBODY, REFUSED)
+def test_every_call_has_a_permission() -> None:
+    tables = (permissions.OF_QUEUE, permissions.OF_STORE, permissions.OF_ANYBODY, permissions.OF_TICKET)
     assert sorted(name for table in tables for name in table) == sorted(METHODS)
 
 
@@ -294,7 +327,7 @@ def test_errors_have_a_status(store: penstock.Penstock, server: Running) -> None
     )
 
 
-def test_what_would_name_places_on_the_server_is_refused_by_name(server: Running) -> None:
+def test_what_the_store_behind_the_server_cannot_do_is_refused_by_name(server: Running) -> None:
     with penstock.open(server.url) as ps:
         with pytest.raises(Unsupported, match="bulk_read"):
             ps.take_snapshot()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -14,12 +14,14 @@ from penstock.server.access import Credentials
 from penstock.server.app import ServerApp
 from penstock.server.calls import StoreCalls
 from penstock.server.credentials import NoCredentials
-from penstock.server.endpoint import Busy, Request, Response
+from penstock.server.endpoint import Busy, Endpoint, Request, Response
 from penstock.server.http import Door
 from penstock.server.request_log import RequestLog
 from penstock.server_config import Limits
 
 DEFAULTS = Limits()
+#: What makes an interface of a store.
+Interface = Callable[[Penstock, StoreCalls, Credentials], Endpoint]
 
 
 class Probe:
@@ -35,8 +37,11 @@ class Probe:
     def claims(self, method: str, path: str, headers: Mapping[str, str]) -> bool:
         return path.startswith("/probe/")
 
-    def refused(self, status: int, what: str, request_id: str) -> Response:
+    def refused(self, status: int, what: str, request_id: str, headers: Mapping[str, str]) -> Response:
         return Response(status, json.dumps({"probe_error": what, "id": request_id}).encode())
+
+    def admit(self, request: Request) -> Response | None:
+        return Response(401, b"{}") if "x-stranger" in request.headers else None
 
     async def answer(self, request: Request) -> Response:
         kind = request.about.operation = request.path.split("/")[2]
@@ -94,12 +99,18 @@ class Answer(NamedTuple):
 
 @asynccontextmanager
 async def running(
-    ps: Penstock, limits: Limits = DEFAULTS, credentials: Credentials | None = None, log: str = "off"
+    ps: Penstock,
+    limits: Limits = DEFAULTS,
+    credentials: Credentials | None = None,
+    log: str = "off",
+    interfaces: Sequence[Interface] = (),
 ) -> AsyncIterator[Running]:
     loop = asyncio.get_running_loop()
     calls, request_log = StoreCalls(ps, limits), RequestLog(log)
     probe = Probe(calls)
-    app = ServerApp(ps, calls, credentials or NoCredentials(), [probe], request_log, SystemClock())
+    known = credentials or NoCredentials()
+    endpoints = [*(made(ps, calls, known) for made in interfaces), probe]
+    app = ServerApp(ps, calls, known, endpoints, request_log, SystemClock())
     door = Door(app, limits, SystemClock())
     server = await loop.create_server(door.connection, "127.0.0.1", 0)
     door.start()

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
+import penstock
 from penstock import NewMessage, Penstock
+from penstock.backends.embedded.backend import EmbeddedBackend
+from penstock.codec.answer import decoder
 from penstock.errors import QueueNotFound, StorageError
+from penstock.message import EnqueueResult, Outcome
 from penstock.queue import Queue
 from penstock.server.calls import StoreCalls
-from penstock.server.endpoint import Busy
+from penstock.server.endpoint import Busy, CallId
 from penstock.server_config import Limits
 from tests.server.running import DEFAULTS
 
@@ -102,6 +107,40 @@ def test_a_large_call_is_not_made_larger(ps: Penstock, batches: list[int]) -> No
 
     with_calls(ps, story)
     assert batches == [300, 301, 1]
+
+
+@pytest.mark.parametrize("mode", ["sync", "os"])
+def test_calls_that_may_come_again_go_together_and_each_answer_is_kept_for_its_caller(
+    tmp_path: Path, batches: list[int], mode: str
+) -> None:
+    callers = [CallId(bytes([n]) * 16, n) for n in range(1, 5)]
+
+    async def story(calls: StoreCalls) -> None:
+        # The second and the last are nobody's: what is kept must not slip to a neighbour.
+        ids = [callers[0], None, *callers[1:], None]
+        sent = [[NewMessage(b"x")] * (1 + n) for n in range(len(ids))]
+        told = await asyncio.gather(*(calls.enqueue("q", *one) for one in zip(sent, ids, strict=True)))
+        assert batches[1:] == [sum(map(len, sent))]  # The first had come before.
+        for call, results in zip(ids, told, strict=True):
+            assert call is None or kept(backend, call, EnqueueResult) == list(results)
+        leased = await calls.lease("q", 6, None, 0, "", lambda: True)
+        receipts = [[one.receipt, "none"] for one in leased]
+        outcomes = await asyncio.gather(*(calls.ack("q", *one) for one in zip(receipts, ids, strict=True)))
+        for call, (done, refused) in zip(ids, outcomes, strict=True):
+            assert (done.ok, refused.ok) == (True, False)
+            if call is not None:
+                assert [one.ok for one in kept(backend, call, Outcome)] == [True, False]
+
+    with penstock.open(f"rocksdb:{tmp_path}?durability={mode}") as ps:
+        ps.create_queue("q").enqueue_many([NewMessage(b"first")])
+        backend = cast(EmbeddedBackend, ps.backends["default"])
+        with_calls(ps, story)
+
+
+def kept(backend: EmbeddedBackend, call: CallId, kind: Any) -> Any:
+    raw = backend.answer_of(*call)
+    assert raw is not None
+    return decoder(list[kind]).decode(raw)
 
 
 def test_acks_go_together_and_tell_each_what_became_of_its_own(ps: Penstock) -> None:

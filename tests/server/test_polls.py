@@ -199,6 +199,21 @@ def test_polls_beyond_the_limit_are_told_to_come_later_or_not_to_wait(ps: Pensto
     with_calls(ps, story, Limits(max_polls=1))
 
 
+def test_a_client_that_has_gone_takes_no_place_from_others(ps: Penstock) -> None:
+    async def story(calls: StoreCalls) -> None:
+        gone = False
+        first = asyncio.create_task(poll(calls, listening=lambda: not gone))
+        await waiting(calls, 1)
+        gone = True
+        second = asyncio.create_task(poll(calls))
+        assert await first == []
+        await waiting(calls, 1)
+        await calls.enqueue("q", [NewMessage(b"x")])
+        assert await second == [b"x"]
+
+    with_calls(ps, story, Limits(max_polls=1))
+
+
 def test_a_line_that_nobody_stands_in_is_forgotten_and_not_told_any_more(
     ps: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,7 +109,6 @@ def test_ctrl_c_ends_it_and_a_request_that_is_half_sent_does_not_hold_it_up(cli:
         (["--tls-certificate", "a.crt", "--tls-key", "a.key"], "cannot be used"),
         (["--tls-client-ca", "ca.crt"], "needs tls.certificate"),
         (["--host", "198.51.100.7", "--credentials", "keys", "--allow-plaintext"], "cannot listen"),
-        (["--store", "elsewhere"], "there is no store in"),
         (["--log", "no/such/folder/log"], "log"),
     ],
 )
@@ -120,6 +119,16 @@ def test_what_cannot_be_served_is_refused_with_a_reason(cli: Cli, arguments: lis
     assert said in answer.err
     assert "Traceback" not in answer.err
     assert not answer.out
+
+
+def test_a_store_that_is_not_there_is_made_unless_the_server_is_refused(cli: Cli) -> None:
+    assert cli("serve", "--store", "fresh", "--host", "0.0.0.0", code=None).code != 0
+    assert not (cli.folder / "fresh").exists()
+    with serving(cli.folder, "--store", "fresh") as server:
+        assert server.get("/readyz")[0] == 200
+        assert server.stop() == 0
+        assert "fresh is new: a store is made there" in server.errors
+    assert cli.process("queues", "--store", "fresh").code == 0
 
 
 def test_a_broken_store_is_refused(cli: Cli) -> None:

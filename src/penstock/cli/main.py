@@ -69,7 +69,7 @@ COMMANDS: dict[str, Place] = {
     "worker": Place(
         _RUN, "worker", "Run a function on the messages of queues: returning acks, raising fails."
     ),
-    "serve": Place(_RUN, "serve", "Serve a store over HTTP: health, readiness and metrics."),
+    "serve": Place(_RUN, "serve", "Serve a store over HTTP: queues, SQS's protocol, health and metrics."),
     "keys": Place(_RUN, "keys", "Who may use a server: its file of keys."),
     "metrics": Place(_RUN, "run", "Show the metrics in the form of Prometheus, or serve them over HTTP."),
     "bench": Place(_RUN, "bench", "Measure a store: enqueue, lease and ack rates."),

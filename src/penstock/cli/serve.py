@@ -49,13 +49,14 @@ def serve(
         str | None, typer.Option("--log", metavar="FILE", help="Of requests; - for standard error, or off.")
     ] = None,
 ) -> None:
-    """Serve a store over HTTP: health, readiness and metrics. Calls of queues are not served yet.
+    """Serve a store over HTTP: queues, SQS's protocol, health and metrics.
 
-    First: `penstock init --store ./data`, then `penstock serve --store ./data`; it prints what to try. It
-    listens on this machine alone and lets everybody in. For others: `penstock keys create`, --credentials,
+    First: `penstock serve --store ./data`, which makes the store if there is none, and prints what to try.
+    It listens on this machine alone and lets everybody in. For others: `penstock keys create`, --credentials,
     --tls-certificate and --tls-key, then --host 0.0.0.0; all of it can stand in penstock.yaml, as `server:`.
     Ctrl-C or SIGTERM ends it: what has arrived is answered; a second one waits for nothing.
     """
+    from penstock.backends.registry import missing_stores
     from penstock.server.serving import check_access, serve
     from penstock.server_config import from_environment, with_flags
 
@@ -73,8 +74,11 @@ def serve(
         log=log,
     )
     check_access(settings)  # Before a store is opened.
-    with session.open() as ps, _logging():
-        serve(ps, settings, lambda address: _say(session, address))
+    with _logging() as log_of_server:
+        for path in missing_stores(config):
+            log_of_server.info("%s is new: a store is made there", path)
+        with session.create(config) as ps:
+            serve(ps, settings, lambda address: _say(session, address))
 
 
 def _say(session: Session, address: Address) -> None:
@@ -82,11 +86,12 @@ def _say(session: Session, address: Address) -> None:
         session.out.object({"url": address.url, "host": address.host, "port": address.port})
     session.out.say(f"serving {address.url}, Ctrl-C ends")
     session.out.say(f"  curl {address.url}/readyz")
+    session.out.say(f"  aws --endpoint-url {address.url} --no-sign-request sqs list-queues")
     session.out.flush()
 
 
 @contextmanager
-def _logging() -> Iterator[None]:
+def _logging() -> Iterator[logging.Logger]:
     """What the server has to say besides requests, on standard error."""
     logger, said = logging.getLogger("penstock.server"), logging.StreamHandler(sys.stderr)
     form = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
@@ -95,6 +100,6 @@ def _logging() -> Iterator[None]:
     logger.addHandler(said)
     logger.setLevel(logging.INFO)
     try:
-        yield
+        yield logger
     finally:
         logger.removeHandler(said)

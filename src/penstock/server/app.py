@@ -19,7 +19,7 @@ from penstock.penstock import Penstock
 from penstock.server.access import STORE, Credentials
 from penstock.server.authentication import principal
 from penstock.server.calls import StoreCalls
-from penstock.server.endpoint import Busy, Endpoint, Request, Response
+from penstock.server.endpoint import About, Busy, Endpoint, Request, Response
 from penstock.server.http import Head
 from penstock.server.numbers import Numbers
 from penstock.server.request_log import RequestLog
@@ -29,6 +29,7 @@ log = logging.getLogger("penstock.server")
 
 #: interface -> module and class; asked in this order whether a request is theirs.
 ENDPOINTS: dict[str, tuple[str, str]] = {
+    "rest": ("penstock.server.rest.endpoint", "RestEndpoint"),
     "native": ("penstock.server.native.endpoint", "NativeEndpoint"),
     "sqs": ("penstock.server.sqs.endpoint", "SqsEndpoint"),
 }
@@ -42,7 +43,11 @@ def load_endpoints(
     ps: Penstock, calls: StoreCalls, credentials: Credentials, settings: ServerSettings
 ) -> list[Endpoint]:
     """Those of the table that this installation has."""
-    more: dict[str, tuple[Any, ...]] = {"native": (), "sqs": (settings,)}
+    more: dict[str, tuple[Any, ...]] = {
+        "rest": (),
+        "native": (settings.limits.max_streams,),
+        "sqs": (settings,),
+    }
     found: list[Endpoint] = []
     for name, (module, made) in ENDPOINTS.items():
         if util.find_spec(module.rpartition(".")[0]) and util.find_spec(module):
@@ -89,7 +94,7 @@ class ServerApp:
         try:
             response = await (endpoint.answer(request) if endpoint else self._page(request))
         except Busy as busy:
-            response = self._refused(endpoint, busy.status, str(busy), request.id)
+            response = self._refused(endpoint, busy.status, str(busy), request.id, request.headers)
             after_s = max(1, math.ceil(busy.retry_after_s))
             response = response._replace(headers=[*response.headers, ("retry-after", str(after_s))])
             self.numbers.refused(busy.status)
@@ -98,7 +103,7 @@ class ServerApp:
             where = "".join(traceback.format_tb(error.__traceback__))
             log.error("request %s failed: %s\n%s", request.id, type(error).__name__, where)
             what = "the server failed; its log tells more, under the request's id"
-            response = self._refused(endpoint, 500, what, request.id)
+            response = self._refused(endpoint, 500, what, request.id, request.headers)
         finally:
             self.numbers.in_flight -= 1
         about, seconds = request.about, perf_counter() - began_s
@@ -115,32 +120,63 @@ class ServerApp:
         )
         return response._replace(headers=[*response.headers, ("x-request-id", request.id)])
 
+    def admit(self, head: Head, certificate: str | None, client: str) -> Response | None:
+        request = Request(
+            self.new_id(),
+            head.method,
+            head.path,
+            head.query,
+            head.headers,
+            b"",
+            client,
+            certificate,
+            lambda: True,
+            About(),
+        )
+        endpoint = self._endpoint(head.method, head.path, head.headers)
+        if endpoint is None:
+            response: Response | None = _json(413, {"error": "nothing here takes a body of this size"})
+        else:
+            response = endpoint.admit(request)
+        return response and self._turned_away(response, request.id, client)
+
     def refuse(self, status: int, what: str, head: Head | None, client: str) -> Response:
         """The answer to a request that was not read whole."""
         request_id = self.new_id()
         endpoint = head and self._endpoint(head.method, head.path, head.headers)
-        response = self._refused(endpoint or None, status, what, request_id)
-        more = [("x-request-id", request_id), *([("retry-after", "1")] if status == 503 else [])]
-        response = response._replace(headers=[*response.headers, *more])
-        self.numbers.refused(status)
-        self._log.refused(self._clock.now_ns(), request_id, status, client)
-        return response
+        response = self._refused(endpoint or None, status, what, request_id, head.headers if head else {})
+        if status == 503:
+            response = response._replace(headers=[*response.headers, ("retry-after", "1")])
+        return self._turned_away(response, request_id, client)
+
+    def _turned_away(self, response: Response, request_id: str, client: str) -> Response:
+        self.numbers.refused(response.status)
+        self._log.refused(self._clock.now_ns(), request_id, response.status, client)
+        return response._replace(headers=[*response.headers, ("x-request-id", request_id)])
 
     def _endpoint(self, method: str, path: str, headers: Mapping[str, str]) -> Endpoint | None:
         if path in PAGES:
             return None
         return next((one for one in self._endpoints if one.claims(method, path, headers)), None)
 
-    def _refused(self, endpoint: Endpoint | None, status: int, what: str, request_id: str) -> Response:
+    def _refused(
+        self,
+        endpoint: Endpoint | None,
+        status: int,
+        what: str,
+        request_id: str,
+        headers: Mapping[str, str],
+    ) -> Response:
         if endpoint is not None:
-            return endpoint.refused(status, what, request_id)
-        return _json(status, {"error": what, "request_id": request_id})
+            return endpoint.refused(status, what, request_id, headers)
+        told = {"error": "Refused", "message": what, "retryable": status in (429, 503)}
+        return _json(status, {**told, "request_id": request_id})
 
     # -- pages of the server's own
 
     async def _page(self, request: Request) -> Response:
         if request.path not in PAGES:
-            return _json(404, {"error": "there is nothing here; see /healthz, /readyz, /metrics"})
+            return _json(404, {"error": "there is nothing here; see /docs, /healthz, /readyz, /metrics"})
         request.about.operation = request.path[1:]
         if request.method not in ("GET", "HEAD"):
             return _json(405, {"error": "accepted: GET, HEAD"})._replace(headers=[("allow", "GET, HEAD")])

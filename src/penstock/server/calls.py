@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar, cast
 
+from penstock.backends.forwarding.answering import Served
 from penstock.message import Delivery, EnqueueResult, NewMessage, Outcome
 from penstock.penstock import Penstock
-from penstock.server.endpoint import Busy
+from penstock.server.endpoint import Busy, CallId
+from penstock.server.hop import Hop
 from penstock.server.polls import Polls
-from penstock.server.together import Together
+from penstock.server.together import Callers, Together
 from penstock.server_config import Limits
 
 T = TypeVar("T")
@@ -23,7 +24,7 @@ class StoreCalls:
     def __init__(self, ps: Penstock, limits: Limits) -> None:
         self._ps = ps
         self._max_calls = limits.max_calls
-        self._threads = ThreadPoolExecutor(limits.threads, thread_name_prefix="penstock-server")
+        self._hop = Hop(limits.threads)
         #: Calls that run, or wait for their turn.
         self.running = 0
         self.polls = Polls(ps, self._hop, limits.max_polls)
@@ -37,17 +38,19 @@ class StoreCalls:
         finally:
             self.running -= 1
 
-    async def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> Sequence[EnqueueResult]:
+    async def enqueue(
+        self, queue: str, messages: Sequence[NewMessage], call: CallId | None = None
+    ) -> Sequence[EnqueueResult]:
         self._enter()
         try:
-            return await self._enqueue(queue, messages)
+            return await self._enqueue(queue, messages, call)
         finally:
             self.running -= 1
 
-    async def ack(self, queue: str, receipts: Sequence[str]) -> Sequence[Outcome]:
+    async def ack(self, queue: str, receipts: Sequence[str], call: CallId | None = None) -> Sequence[Outcome]:
         self._enter()
         try:
-            return await self._ack(queue, receipts)
+            return await self._ack(queue, receipts, call)
         finally:
             self.running -= 1
 
@@ -68,7 +71,7 @@ class StoreCalls:
 
     def close(self) -> None:
         """After the last call: the threads end."""
-        self._threads.shutdown()
+        self._hop.close()
         self.polls.close()
 
     def _enter(self) -> None:
@@ -79,21 +82,28 @@ class StoreCalls:
     def _busy(self) -> Busy:
         return Busy(503, f"{self._max_calls} calls are under way; try again later")
 
-    async def _hop(self, call: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
-
     # -- in a thread
 
-    def _enqueue_now(self, queue: str, messages: Sequence[NewMessage]) -> Sequence[EnqueueResult]:
-        return self._ps.queue(queue).enqueue_many(messages)
+    def _enqueue_now(
+        self, queue: str, messages: Sequence[NewMessage], callers: Callers
+    ) -> Sequence[EnqueueResult]:
+        with self._serving(callers):
+            return self._ps.queue(queue).enqueue_many(messages)
 
-    def _ack_now(self, queue: str, receipts: Sequence[str]) -> Sequence[Outcome]:
-        return self._ps.queue(queue).ack(receipts)
+    def _ack_now(self, queue: str, receipts: Sequence[str], callers: Callers) -> Sequence[Outcome]:
+        with self._serving(callers):
+            return self._ps.queue(queue).ack(receipts)
+
+    def _serving(self, callers: Callers) -> AbstractContextManager[None]:
+        """Answers of calls that may come again are written down, where there is one store that can."""
+        only, *others = self._ps.backends.values()
+        if others or not hasattr(only, "serving_together") or all(call is None for call, _ in callers):
+            return nullcontext()
+        return cast(Served, only).serving_together(callers)
 
     def _lease_now(self, queue: str, *args: Any) -> Sequence[Delivery]:
         return self._ps.queue(queue).lease(*args)
 
 
 def _payload_bytes(messages: Sequence[NewMessage]) -> int:
-    """Of what is no message nothing is counted: the backend refuses it."""
-    return sum(len(message.payload) for message in messages if isinstance(message.payload, bytes))
+    return sum([len(message.payload) for message in messages])

@@ -77,6 +77,13 @@ class _Known:
         self.access_keys: dict[str, tuple[Principal, int, str]] = {}
         self.certificates: dict[str, tuple[Principal, int]] = {}
         self.entries: dict[str, KeyEntry] = {}
+        #: By principal, whichever place it was read from.
+        self.secrets: dict[str, str] = {}
+        #: Besides the file itself, each as it was before it was read: what changes meanwhile is read again.
+        self.files: dict[str, tuple[int, ...]] = {}
+
+    def of(self, name: str) -> tuple[KeyEntry | None, str | None]:
+        return self.entries.get(name), self.secrets.get(name)
 
 
 class CredentialsFile:
@@ -89,24 +96,29 @@ class CredentialsFile:
         self._clock = clock
         self._environ = environ
         self.trouble: list[str] = []
-        self._seen = self._mark()
+        before = _mark(path)
         self._known = _read(path, environ)
+        self._seen = (before, *self._known.files.values())
 
     def refresh(self) -> list[str]:
         """Read it again if it changed; the names of principals that are new, gone or not what they were."""
-        mark = self._mark()
-        if mark == self._seen:
+        marks = tuple(map(_mark, (self._path, *self._known.files)))
+        # While something is wrong it is read each time: it may be a file that those in use do not name.
+        if marks == self._seen and not self.trouble:
             return []
-        self._seen = mark
+        self._seen = marks
         try:
             known = _read(self._path, self._environ)
         except InvalidConfig as error:
-            self.trouble = [f"{error}; the credentials before are still in use"]
-            log.error("%s", self.trouble[0])
+            trouble = [f"{error}; the credentials before are still in use"]
+            if trouble != self.trouble:
+                log.error("%s", trouble[0])
+            self.trouble = trouble
             return []
-        before, self._known, self.trouble = self._known.entries, known, []
-        names = {*before, *known.entries}
-        changed = sorted(name for name in names if before.get(name) != known.entries.get(name))
+        before, self._known, self.trouble = self._known, known, []
+        self._seen = (marks[0], *known.files.values())
+        names = {*before.entries, *known.entries}
+        changed = sorted(name for name in names if before.of(name) != known.of(name))
         log.info("credentials were read again; changed: %d", len(changed))
         return changed
 
@@ -127,12 +139,13 @@ class CredentialsFile:
     def _unexpired(self, found: tuple[Principal, int] | None) -> Principal | None:
         return found[0] if found is not None and self._clock.now_ns() < found[1] else None
 
-    def _mark(self) -> tuple[int, ...]:
-        try:
-            found = os.stat(self._path)
-            return found.st_ino, found.st_mtime_ns, found.st_size, found.st_mode
-        except OSError:
-            return ()
+
+def _mark(path: str) -> tuple[int, ...]:
+    try:
+        found = os.stat(path)
+        return found.st_ino, found.st_mtime_ns, found.st_size, found.st_mode
+    except OSError:
+        return ()
 
 
 def read_entries(path: str, environ: Mapping[str, str]) -> dict[str, KeyEntry]:
@@ -141,7 +154,7 @@ def read_entries(path: str, environ: Mapping[str, str]) -> dict[str, KeyEntry]:
 
 
 def _read(path: str, environ: Mapping[str, str]) -> _Known:
-    _check_mode(path)
+    _check_mode(path, "credentials file")
     reader = Reader(path, environ, Path(path).parent)
     tree = reader.document(Path(path), ("keys",))
     reader.check_keys("", tree, ("keys",))
@@ -151,13 +164,13 @@ def _read(path: str, environ: Mapping[str, str]) -> _Known:
     return known
 
 
-def _check_mode(path: str) -> None:
+def _check_mode(path: str, what: str) -> None:
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
     except OSError as error:
-        raise InvalidConfig(f"credentials file {path} cannot be read: {error.strerror}") from None
+        raise InvalidConfig(f"{what} {path} cannot be read: {error.strerror}") from None
     if mode & 0o077:
-        raise InvalidConfig(f"credentials file {path} can be read by others; chmod 600 {path}")
+        raise InvalidConfig(f"{what} {path} can be read by others; chmod 600 {path}")
 
 
 def _add(reader: Reader, known: _Known, name: str, value: object) -> None:
@@ -172,7 +185,7 @@ def _add(reader: Reader, known: _Known, name: str, value: object) -> None:
             raise reader.refusal(f"{key}.token_sha256", "is not 64 hexadecimal digits")
         _put(reader, f"{key}.token_sha256", known.tokens, entry.token_sha256, (who, until_ns))
     if entry.aws_access_key is not None:
-        secret = _secret(reader, key, entry)
+        known.secrets[name] = secret = _secret(reader, known, key, entry)
         _put(
             reader, f"{key}.aws_access_key", known.access_keys, entry.aws_access_key, (who, until_ns, secret)
         )
@@ -211,15 +224,17 @@ def _until_ns(reader: Reader, key: str, text: str | None) -> int:
     return int(moment.timestamp()) * NS_PER_S
 
 
-def _secret(reader: Reader, key: str, entry: KeyEntry) -> str:
+def _secret(reader: Reader, known: _Known, key: str, entry: KeyEntry) -> str:
     if (entry.aws_secret is None) == (entry.aws_secret_file is None):
         raise reader.refusal(f"{key}.aws_access_key", "needs one of aws_secret and aws_secret_file")
     if entry.aws_secret is not None:
         secret = entry.aws_secret
     else:
-        path = Path(reader.folder, expanded(str(entry.aws_secret_file), reader.environ))
+        path = str(Path(reader.folder, expanded(str(entry.aws_secret_file), reader.environ)))
+        known.files[path] = _mark(path)
+        _check_mode(path, f"{key}.aws_secret_file:")
         try:
-            secret = path.read_text().strip()
+            secret = Path(path).read_text().strip()
         except (OSError, ValueError):
             raise reader.refusal(f"{key}.aws_secret_file", "cannot be read") from None
     if len(secret) < 16:

@@ -7,7 +7,7 @@ theirs. An endpoint runs on the event loop and never blocks it: whatever touches
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from penstock.message import Delivery, EnqueueResult, NewMessage, Outcome
 
@@ -30,6 +30,13 @@ class About:
 
 #: Of requests that nobody logs.
 UNLOGGED = About()
+
+
+class CallId(NamedTuple):
+    """The `number`th call of a caller, which makes one after the other."""
+
+    caller: bytes
+    number: int
 
 
 class Request(NamedTuple):
@@ -80,11 +87,16 @@ class Calls(Protocol):
         """Any call, in a thread of a bounded number."""
         ...
 
-    async def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> Sequence[EnqueueResult]:
-        """As `Queue.enqueue_many`; what arrives together is written together, in one commit."""
+    async def enqueue(
+        self, queue: str, messages: Sequence[NewMessage], call: CallId | None = None
+    ) -> Sequence[EnqueueResult]:
+        """As `Queue.enqueue_many`; what arrives together is written together, in one commit.
+
+        With a call's id, a store that can writes down what it is answered.
+        """
         ...
 
-    async def ack(self, queue: str, receipts: Sequence[str]) -> Sequence[Outcome]:
+    async def ack(self, queue: str, receipts: Sequence[str], call: CallId | None = None) -> Sequence[Outcome]:
         """As `Queue.ack`, together as well."""
         ...
 
@@ -101,6 +113,19 @@ class Calls(Protocol):
         ...
 
 
+@runtime_checkable
+class Background(Protocol):
+    """An endpoint that does something besides answering."""
+
+    async def start(self) -> None:
+        """Called when the store is open, before the first request."""
+        ...
+
+    async def stop(self) -> None:
+        """After the last request, while the store can still be called."""
+        ...
+
+
 class Endpoint(Protocol):
     """One interface of the server."""
 
@@ -111,10 +136,17 @@ class Endpoint(Protocol):
         """Whether a request is for this interface."""
         ...
 
+    def admit(self, request: Request) -> Response | None:
+        """Whether its body, which is large and not there yet, may come: None, or the answer to a stranger."""
+        ...
+
     async def answer(self, request: Request) -> Response:
         """Answer it, errors included, in the form of this interface. `Busy` may be raised: see `refused`."""
         ...
 
-    def refused(self, status: int, what: str, request_id: str) -> Response:
-        """What the frame answers in its place, in this interface's form: too large, too many, stopping."""
+    def refused(self, status: int, what: str, request_id: str, headers: Mapping[str, str]) -> Response:
+        """What the frame answers in its place, in this interface's form: too large, too many, stopping.
+
+        The headers are the request's: an interface may have several forms.
+        """
         ...

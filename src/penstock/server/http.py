@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import suppress
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import httptools
 
@@ -23,6 +23,8 @@ from penstock.server_config import Limits
 
 #: After the first of them, a body must come at least this fast.
 MIN_BYTES_PER_S = 16 * 1024
+#: What is read of a body before it is looked who sends it: so small bodies cost no second look.
+STRANGERS_BYTES = 64 * 1024
 #: Requests that one connection may send ahead of their answers.
 MAX_AHEAD = 64
 #: How often those that dawdle are looked for.
@@ -58,6 +60,10 @@ class App(Protocol):
     async def answer(self, request: Request) -> Response: ...
 
     def new_id(self) -> str: ...
+
+    def admit(self, head: Head, certificate: str | None, client: str) -> Response | None:
+        """Before a large body is read: None if it may come, else the answer; counted and logged."""
+        ...
 
     def refuse(self, status: int, what: str, head: Head | None, client: str) -> Response:
         """The answer to what was not read, or not whole; counted and logged."""
@@ -115,8 +121,8 @@ class Door:
                 connection.abort()
         return True
 
-    def run(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(work)
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self.tasks.add(task)
         task.add_done_callback(self._ran)
 
@@ -231,6 +237,7 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._headers: dict[str, str] = {}
         self._exact_bytes = 0
+        self._is_admitted = False
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -259,6 +266,8 @@ class Connection(asyncio.Protocol):
         if length.isdecimal() and int(length) > self._door.limits.max_body_bytes:
             self._too_large()
             raise _Refused
+        if length.isdecimal() and int(length) > STRANGERS_BYTES:
+            self._admit()
         if (
             headers.get("expect", "").lower() == "100-continue"
             and not self._is_answering | self._is_upgrading
@@ -271,11 +280,21 @@ class Connection(asyncio.Protocol):
         self._body_bytes += len(piece)
         self._held_bytes += len(piece)
         door.body_bytes += len(piece)
+        if self._body_bytes > STRANGERS_BYTES and not self._is_admitted:
+            self._admit()
         if self._body_bytes > door.limits.max_body_bytes:
             self._too_large()
             raise _Refused
         if door.body_bytes > door.limits.max_total_body_bytes:
             self._refuse(503, "the server holds as many bytes of requests as it may; try again later")
+            raise _Refused
+
+    def _admit(self) -> None:
+        assert self._head is not None
+        self._is_admitted = True
+        answer = self._door.app.admit(self._head, self._certificate, self._client)
+        if answer is not None:
+            self._turn_away(answer)
             raise _Refused
 
     def on_message_complete(self) -> None:
@@ -413,10 +432,11 @@ class Connection(asyncio.Protocol):
         self._refuse(413, f"the body is larger than {most} bytes; send it in parts")
 
     def _refuse(self, status: int, what: str) -> None:
-        if self._is_deaf:
-            return
+        if not self._is_deaf:
+            self._turn_away(self._door.app.refuse(status, what, self._head, self._client))
+
+    def _turn_away(self, response: Response) -> None:
         self._is_deaf = True
-        response = self._door.app.refuse(status, what, self._head, self._client)
         assert isinstance(response.body, bytes)
         # Where an earlier request's answer is due first, the client gets that, and no more.
         if not self._is_answering:

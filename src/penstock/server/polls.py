@@ -27,6 +27,8 @@ MOST_AT_ONCE = 500
 LOOK_EVERY_S = 60.0
 #: How long a line that nobody stands in is still told of what comes: who polled once mostly polls again.
 LINGER_S = 30.0
+#: How often those who have gone are looked for, where there is no room for more.
+LET_GO_EVERY_S = 0.1
 
 Hop = Callable[[Callable[[], "_Found"]], Awaitable["_Found"]]
 Stop = Callable[[], None]
@@ -69,6 +71,7 @@ class Polls:
         self._max_polls = max_polls
         self._lines: dict[str, _Line] = {}
         self._is_stopping = False
+        self._let_go_at_s = 0.0
         #: Polls that are in line.
         self.waiting = 0
 
@@ -83,6 +86,8 @@ class Polls:
     ) -> Sequence[Delivery]:
         """As `Calls.lease` has it."""
         if wait_s > 0 and self.waiting >= self._max_polls:
+            await self._let_go()
+        if wait_s > 0 and self.waiting >= self._max_polls:
             raise Busy(429, f"{self._max_polls} polls are waiting; try again later, or without waiting")
         until_s = asyncio.get_running_loop().time() + (0 if self._is_stopping else wait_s)
         poll = _Poll(max_messages, (lease_s, consumer), until_s, listening)
@@ -94,6 +99,15 @@ class Polls:
             return await line.join(poll)
         finally:
             self.waiting -= 1
+
+    async def _let_go(self) -> None:
+        """Of those whose clients have gone: their places are free, though nothing came for them."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._let_go_at_s:
+            self._let_go_at_s = now_s + LET_GO_EVERY_S
+            for line in self._lines.values():
+                line.let_go()
+            await asyncio.sleep(0)  # They leave.
 
     def stop(self) -> None:
         """Everyone who waits is answered, with nothing; from now on nobody waits."""
@@ -140,6 +154,10 @@ class _Line:
         for poll in self._polls:
             poll.until_s = min(poll.until_s, now_s)
         self._expire()
+
+    def let_go(self) -> None:
+        for poll in self._polls:
+            _wants(poll)
 
     def close(self) -> None:
         stop, self._stop_watching = self._stop_watching, None

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections import deque
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -135,5 +136,10 @@ class RequestLog:
 
 
 def _time(now_ns: int) -> str:
-    moment = datetime.fromtimestamp(now_ns / NS_PER_S, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    seconds, rest_ns = divmod(now_ns, NS_PER_S)
+    return f"{_second(seconds)}.{rest_ns // 1_000_000:03}Z"
+
+
+@lru_cache(maxsize=2)
+def _second(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")

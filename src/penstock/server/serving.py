@@ -19,6 +19,7 @@ from penstock.errors import BackendNotInstalled, BackendUnavailable, InvalidConf
 from penstock.penstock import Penstock
 from penstock.server.audit import Audit
 from penstock.server.credentials import CredentialsFile, NoCredentials
+from penstock.server.endpoint import Background
 from penstock.server.tls import Tls
 from penstock.server_config import ServerSettings
 
@@ -166,6 +167,9 @@ async def _serve(
         connections.connection, sock=door, ssl=tls.context if tls else None, backlog=BACKLOG
     )
     connections.start()
+    working = [endpoint for endpoint in endpoints if isinstance(endpoint, Background)]
+    for endpoint in working:
+        await endpoint.start()
     watching = loop.create_task(_watch(credentials, tls, Audit(ps, calls)))
     host, port = door.getsockname()[:2]
     started(Address("https" if tls else "http", host, port))
@@ -176,6 +180,8 @@ async def _serve(
     calls.polls.stop()
     if not await connections.stop(settings.limits.stop_timeout_s):
         log.warning("some requests were not answered within %g s", settings.limits.stop_timeout_s)
+    for endpoint in working:
+        await endpoint.stop()
     await loop.run_in_executor(None, calls.close)
     request_log.close()
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from penstock.errors import BackendUnavailable, PenstockError, StorageError
+from penstock.server.endpoint import CallId
 
 Item = TypeVar("Item")
 R = TypeVar("R")
@@ -20,12 +21,16 @@ R = TypeVar("R")
 MOST_ITEMS = 500
 MOST_BYTES = 4 * 2**20
 
+#: The calls that are made as one, each with its number of items.
+Callers = Sequence[tuple[CallId | None, int]]
+
 
 class _Part(NamedTuple, Generic[Item, R]):
     """One client's items, and where its answers are awaited."""
 
     items: Sequence[Item]
     size_bytes: int
+    call: CallId | None
     answer: asyncio.Future[Sequence[R]]
 
 
@@ -34,7 +39,7 @@ class Together(Generic[Item, R]):
 
     def __init__(
         self,
-        call: Callable[[str, Sequence[Item]], Sequence[R]],
+        call: Callable[[str, Sequence[Item], Callers], Sequence[R]],
         hop: Callable[[Callable[[], Sequence[R]]], Awaitable[Sequence[R]]],
         size_bytes: Callable[[Sequence[Item]], int],
     ) -> None:
@@ -45,9 +50,9 @@ class Together(Generic[Item, R]):
         self._waiting: dict[str, deque[_Part[Item, R]]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __call__(self, queue: str, items: Sequence[Item]) -> Sequence[R]:
+    async def __call__(self, queue: str, items: Sequence[Item], call: CallId | None) -> Sequence[R]:
         loop = asyncio.get_running_loop()
-        part: _Part[Item, R] = _Part(items, self._size_bytes(items), loop.create_future())
+        part: _Part[Item, R] = _Part(items, self._size_bytes(items), call, loop.create_future())
         waiting = self._waiting.get(queue)
         if waiting is None:
             self._waiting[queue] = deque((part,))
@@ -69,8 +74,9 @@ class Together(Generic[Item, R]):
         if not parts:
             return
         items = parts[0].items if len(parts) == 1 else [item for part in parts for item in part.items]
+        callers = [(part.call, len(part.items)) for part in parts]
         try:
-            answers = await self._hop(lambda: self._call(queue, items))
+            answers = await self._hop(lambda: self._call(queue, items, callers))
         except Exception as error:  # noqa: BLE001  (the clients': raised where they wait)
             if len(parts) > 1 and _changed_nothing(error):
                 for part in parts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from tests.server.sqs.query_model import written
 
 TIMEOUT_S = 60
 
@@ -134,9 +136,10 @@ class Server:
         assert self._process.stdout is not None
         self.url: str = json.loads(self._process.stdout.readline())["url"]
 
-    def runs(self, script: str) -> None:
+    def runs(self, script: str, **environ: str) -> None:
         found = subprocess.run(
             [sys.executable, "-W", "ignore", "-c", _BEGINNING + script, self.url],
+            env={**os.environ, **environ},
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
@@ -163,6 +166,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def test_a_standard_queue_serves_client_and_resource(server: Server) -> None:
     server.runs(STANDARD)
+
+
+def test_so_it_does_in_the_older_query_protocol(server: Server, tmp_path: Path) -> None:
+    is_query = "assert sqs.meta.service_model.protocol == 'query'"
+    server.runs(f"{is_query}\n{STANDARD}", AWS_DATA_PATH=str(written(tmp_path)))
 
 
 def test_a_fifo_queue_keeps_order_and_leaves_out_duplicates(server: Server) -> None:

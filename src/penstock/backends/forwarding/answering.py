@@ -20,6 +20,12 @@ class Served(QueueBackend, Protocol):
         """Within it, what this thread asks is that call."""
         ...
 
+    def serving_together(
+        self, callers: Sequence[tuple[tuple[bytes, int] | None, int]]
+    ) -> AbstractContextManager[None]:
+        """Within it, what this thread asks is these calls, each with its number of items (None: nobody's)."""
+        ...
+
     def answer_of(self, caller: bytes, number: int) -> bytes | None:
         """What the call was answered, encoded, if it has happened."""
         ...

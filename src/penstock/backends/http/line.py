@@ -6,13 +6,16 @@ import contextlib
 import os
 import socket
 import threading
+from collections.abc import Iterator
 from http.client import HTTPException
 from typing import NamedTuple
 
 from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
+from urllib3.response import BaseHTTPResponse
 
-from penstock.backends.http.place import Place
+from penstock.backends.http.place import MSGPACK, Place
+from penstock.backends.http.wire import ARROW
 
 CONNECT_TIMEOUT_S = 10.0
 #: A peer that has gone without a word is noticed, also by a call that may take as long as it likes.
@@ -49,14 +52,48 @@ class Line:
         self._closed = closed
         self._peer: HTTPConnection | None = None
 
-    def ask(self, method: str, body: bytes, timeout_s: float | None) -> Answer:
+    def ask(self, path: str, body: bytes, content_type: str, timeout_s: float | None) -> Answer:
+        with self._going():
+            response = self._sent(path, body, content_type, timeout_s)
+            return self._whole(response)
+
+    def stream(self, path: str, body: bytes, timeout_s: float | None) -> BaseHTTPResponse | Answer:
+        """An answer that is read as it comes, or one that was not what was asked for.
+
+        Whoever reads it to its end says so by `done`; what breaks meanwhile is translated by `reading`.
+        """
+        with self._going():
+            response = self._sent(path, body, MSGPACK, timeout_s)
+            if response.status == 200 and response.headers.get("content-type") == ARROW:
+                return response
+            return self._whole(response)
+
+    def done(self) -> None:
+        """The answer was read to its end."""
+        self.asking = False
+
+    @contextlib.contextmanager
+    def _going(self) -> Iterator[None]:
         try:
-            return self._ask(method, body, timeout_s)
+            yield
         except (HTTPError, HTTPException, OSError) as error:
             self.hang_up()
             raise Gone(str(error) or type(error).__name__) from error
 
-    def _ask(self, method: str, body: bytes, timeout_s: float | None) -> Answer:
+    reading = _going
+
+    def _whole(self, response: BaseHTTPResponse) -> Answer:
+        data = response.data
+        self.done()
+        after = response.headers.get("retry-after", "")
+        return Answer(
+            response.status,
+            data,
+            float(after) if after.isdecimal() else None,
+            response.headers.get("content-type") == MSGPACK,
+        )
+
+    def _sent(self, path: str, body: bytes, content_type: str, timeout_s: float | None) -> BaseHTTPResponse:
         peer = self._peer
         if peer is None:
             peer = self._peer = self._connection()
@@ -68,20 +105,15 @@ class Line:
             raise Gone("closed")
         peer.timeout = timeout_s
         self.asking = True
-        headers = {**self._place.headers, "penstock-call": f"{self.caller}/{self.number}"}
+        headers = {
+            **self._place.headers,
+            "content-type": content_type,
+            "penstock-call": f"{self.caller}/{self.number}",
+        }
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             # A server that does not want the whole of it may have said why before it hung up.
-            peer.request("POST", f"{self._place.prefix}/v1/call/{method}", body, headers)
-        response = peer.getresponse()
-        data = response.data
-        self.asking = False
-        after = response.headers.get("retry-after", "")
-        return Answer(
-            response.status,
-            data,
-            float(after) if after.isdecimal() else None,
-            response.headers.get("content-type") == "application/msgpack",
-        )
+            peer.request("POST", self._place.prefix + path, body, headers, preload_content=False)
+        return peer.getresponse()
 
     def _connection(self) -> HTTPConnection:
         place = self._place

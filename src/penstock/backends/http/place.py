@@ -8,12 +8,13 @@ import re
 import ssl
 from collections.abc import Mapping
 from typing import NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from penstock.config import BackendSettings, masked_url
 from penstock.errors import InvalidConfig
 
 VARIABLE = "PENSTOCK_TOKEN"
+MSGPACK = "application/msgpack"
 _OPTIONS = ("token", "ca_file", "allow_plaintext")
 _TOKEN = re.compile(r"[!-~]+")
 
@@ -28,9 +29,32 @@ class Place(NamedTuple):
     headers: Mapping[str, str]
     #: None: in plain text.
     tls: ssl.SSLContext | None
+    #: What a process elsewhere needs to come here, besides the key.
+    options: Mapping[str, str]
 
     def __repr__(self) -> str:
         return f"Place({self.url!r})"
+
+    def shared(self) -> str:
+        """The URL for processes elsewhere, without the key: they find it in the environment."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        asked = f"?{urlencode(self.options)}" if self.options else ""
+        url = f"{'http' if self.tls is None else 'https'}://{host}:{self.port}{self.prefix}{asked}"
+        if "authorization" in self.headers:
+            _given[url] = self.headers["authorization"].removeprefix("Bearer ")
+        return url
+
+
+#: Keys that this process was given in words, by shared URL.
+_given: dict[str, str] = {}
+
+
+def at(shared: str) -> Place:
+    """The place of a shared URL."""
+    settings = BackendSettings(url=shared)
+    if shared in _given:
+        settings.options["token"] = _given[shared]
+    return read(settings)
 
 
 def read(settings: BackendSettings, environ: Mapping[str, str] = os.environ) -> Place:
@@ -64,11 +88,12 @@ def read(settings: BackendSettings, environ: Mapping[str, str] = os.environ) -> 
             f"{shown}: the key would be sent in plain text; use https, or the option allow_plaintext=true "
             "where something else does the encryption"
         )
-    headers = {"content-type": "application/msgpack", "accept": "application/msgpack"}
+    headers = {"accept": MSGPACK}
     if token:
         headers["authorization"] = f"Bearer {token}"
     tls = None if is_plain else _context(str(options.get("ca_file", "")), shown)
-    return Place(shown, host, port, parts.path.rstrip("/"), headers, tls)
+    more = {name: str(value) for name, value in options.items() if name != "token"}
+    return Place(shown, host, port, parts.path.rstrip("/"), headers, tls, more)
 
 
 def _context(ca_file: str, shown: str) -> ssl.SSLContext:

@@ -7,59 +7,35 @@ import hashlib
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any, cast
 
 import msgspec
 
 from penstock.backends.base import BackendInfo
-from penstock.backends.forwarding.answering import Answerer, Call, Served
 from penstock.backends.forwarding.methods import METHODS, REPEATABLE, Unreadable
+from penstock.backends.http import wire
 from penstock.codec.answer import decoder, encode_answer
-from penstock.errors import (
-    BackendUnavailable,
-    HistoryTruncated,
-    HookError,
-    InvalidConfig,
-    InvalidMessage,
-    MessageLeased,
-    MessageNotFound,
-    PenstockError,
-    QueueAlreadyExists,
-    QueueNotFound,
-    SnapshotNotFound,
-    StaleReceipt,
-    StorageFull,
-    StoreLocked,
-    Unauthorized,
-    Unsupported,
-)
-from penstock.message import Delivery
+from penstock.errors import BackendUnavailable, InvalidMessage, PenstockError, Unauthorized, Unsupported
+from penstock.message import Delivery, EnqueueResult, Outcome
 from penstock.penstock import Penstock
 from penstock.server.access import STORE, Credentials, Principal
 from penstock.server.audit import Audit
 from penstock.server.authentication import principal
-from penstock.server.endpoint import Calls, Request, Response
+from penstock.server.endpoint import CallId, Calls, Request, Response
 from penstock.server.native import permissions
-from penstock.server.native.once import CallId, Listening, Once
-from penstock.server.native.routing import NAME, REFUSED, Router
+from penstock.server.native.answers import CONTENT_TYPE, failed
+from penstock.server.native.bulk import Bulk
+from penstock.server.native.once import Listening, Once
+from penstock.server.native.routing import BULK, NAME, Router
 
 log = logging.getLogger("penstock.server")
 
 PREFIX = "/v1/"
 CALL = "/v1/call/"
-CONTENT_TYPE = "application/msgpack"
 #: Longer than this nobody waits in one call.
 MAX_WAIT_S = 86_400.0
 #: How often a consumer group is looked at for one that waits.
 LOOK_EVERY_S = 0.1
-_STATUS: tuple[tuple[int, tuple[type[PenstockError], ...]], ...] = (
-    (400, (InvalidMessage, InvalidConfig, Unsupported, HookError)),
-    (403, (Unauthorized,)),
-    (404, (QueueNotFound, MessageNotFound, SnapshotNotFound)),
-    (409, (QueueAlreadyExists, MessageLeased, StaleReceipt, HistoryTruncated)),
-    (503, (BackendUnavailable, StorageFull, StoreLocked)),
-)
 _CALL_ID = re.compile(r"([0-9a-f]{32})/([1-9][0-9]{0,17})")
 _FILTERS = frozenset({"kinds", "labels", "flags", "since_ns", "until_ns", "after", "limit"})
 #: The arguments of `lease`.
@@ -72,31 +48,41 @@ class NativeEndpoint:
 
     name = "native"
 
-    def __init__(self, ps: Penstock, calls: Calls, credentials: Credentials) -> None:
+    def __init__(self, ps: Penstock, calls: Calls, credentials: Credentials, max_streams: int) -> None:
         self._calls = calls
         self._credentials = credentials
         self._audit = Audit(ps, calls)
         self._router = Router(ps)
         self._once = Once(self._forget)
+        self._bulk = Bulk(ps, calls, max_streams)
 
     def claims(self, method: str, path: str, headers: Mapping[str, str]) -> bool:
         return path.startswith(PREFIX)
 
-    def refused(self, status: int, what: str, request_id: str) -> Response:
+    def refused(self, status: int, what: str, request_id: str, headers: Mapping[str, str]) -> Response:
         kind = BackendUnavailable if status in (429, 503) else PenstockError
-        return _failed(kind(f"{what} (request {request_id})"), status)
+        return failed(kind(f"{what} (request {request_id})"), status)
+
+    def admit(self, request: Request) -> Response | None:
+        try:
+            principal(request, self._credentials)
+        except Unauthorized as error:
+            return _stranger(error)
+        return None
 
     async def answer(self, request: Request) -> Response:
         try:
             who = principal(request, self._credentials)
         except Unauthorized as error:
-            return _failed(error, 401)._replace(headers=[("www-authenticate", "Bearer")])
+            return _stranger(error)
         request.about.principal = who.name
+        if request.path.startswith(wire.PREFIX):
+            return await self._answer_bulk(request, who)
         method = request.path.removeprefix(CALL)
         if not request.path.startswith(CALL) or method not in METHODS:
-            return _failed(PenstockError("there is no such call; POST /v1/call/METHOD"), 404)
+            return failed(PenstockError("there is no such call; POST /v1/call/METHOD"), 404)
         if request.method != "POST":
-            return _failed(PenstockError("accepted: POST"), 405)._replace(headers=[("allow", "POST")])
+            return failed(PenstockError("accepted: POST"), 405)._replace(headers=[("allow", "POST")])
         request.about.operation = method
         try:
             args, kwargs = _arguments(method, request.body)
@@ -110,13 +96,22 @@ class NativeEndpoint:
                         await self._audit(who, method, request.about.queue, request.id)
                     return await self._made(who, method, args, kwargs, listening, call, again)
                 except PenstockError as error:
-                    return _failed(error)
+                    return failed(error)
 
             if call is None or (method in REPEATABLE and not _is_long(method)):
                 return await make(request.listening, False)
             return await self._once(call, method, request.listening, make)
         except PenstockError as error:
-            return _failed(error)
+            return failed(error)
+
+    async def _answer_bulk(self, request: Request, who: Principal) -> Response:
+        if request.method != "POST":
+            return failed(PenstockError("accepted: POST"), 405)._replace(headers=[("allow", "POST")])
+        try:
+            found = await self._bulk.answer(request, who)
+        except PenstockError as error:
+            return failed(error)
+        return found or failed(PenstockError("there is nothing of that name below /v1/bulk/"), 404)
 
     async def _made(
         self,
@@ -132,9 +127,13 @@ class NativeEndpoint:
             return _answered(await self._calls.lease(*cast(_Lease, args), listening))
         if method == "lease_group" and _may_wait(args[2], args[4]):
             return _answered(await self._lease_group(args, listening))
+        if method in ("enqueue", "ack") and not again and _is_batch(*args):
+            queue, items = args
+            together = self._calls.enqueue if method == "enqueue" else self._calls.ack
+            return _answered(await together(queue, items, call))
 
         def answer() -> bytes:
-            found = self._answer(method, args, kwargs, call, again)
+            found = self._answer(who, method, args, kwargs, call, again)
             if method == "queues":
                 found = [settings for settings in found if permissions.sees(who, settings.name)]
             elif isinstance(found, BackendInfo) and not who.may("read", STORE):
@@ -145,22 +144,23 @@ class NativeEndpoint:
 
     def _answer(
         self,
+        who: Principal,
         method: str,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         call: CallId | None,
         again: bool,
     ) -> Any:
-        """In a thread. On a store that can, the answer is written down with what the call changes."""
-        if method in REFUSED:
-            flag, having = REFUSED[method]
-            raise Unsupported(method, flag, NAME, having)
-        if call is not None and method not in REPEATABLE:
-            home = self._router.home(method, args)
-            if hasattr(home, "serving") and len(self._router.backends) == 1:
-                asked = Call(call.caller, call.number, method, msgspec.Raw(), kwargs)
-                return Answerer(cast(Served, home)).answer_to(asked, args, again, lambda: True)
-        return self._router.function(method, args)(*args, **kwargs)
+        """In a thread."""
+        if method in BULK:
+            if len(self._router.backends) > 1:
+                raise Unsupported(
+                    f"{method} at a server with several backends", BULK[method], NAME, ("rocksdb",)
+                )
+            if method == "begin_write":
+                return self._bulk.begin_write(*args)
+            return getattr(self._bulk, method)(who, *args)
+        return self._router.make(method, args, kwargs, call, again)
 
     async def _lease_group(self, args: tuple[Any, ...], listening: Listening) -> Sequence[Delivery]:
         """Waiting takes no thread."""
@@ -178,10 +178,11 @@ class NativeEndpoint:
         return []
 
     async def _forget(self, callers: list[bytes]) -> None:
-        for backend in self._router.backends.values():
-            if hasattr(backend, "forget"):
-                with suppress(PenstockError):
-                    await self._calls.run(cast(Served, backend).forget, callers)
+        await self._calls.run(self._router.forget, callers)
+
+
+def _stranger(error: Unauthorized) -> Response:
+    return failed(error, 401)._replace(headers=[("www-authenticate", "Bearer")])
 
 
 def _is_long(method: str) -> bool:
@@ -197,6 +198,11 @@ def _may_wait(max_messages: object, wait_s: object) -> bool:
         and type(wait_s) in (int, float)
         and 0 <= cast(float, wait_s) <= MAX_WAIT_S
     )
+
+
+def _is_batch(queue: object, items: object) -> bool:
+    """Else it is not what a queue takes, and the backend says so."""
+    return type(queue) is str and type(items) is list
 
 
 def _arguments(method: str, body: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -226,15 +232,5 @@ def _call_id(request: Request, who: Principal) -> CallId | None:
     return CallId(caller, int(found[2]))
 
 
-def _answered(answer: Sequence[Delivery]) -> Response:
+def _answered(answer: Sequence[Delivery | EnqueueResult | Outcome]) -> Response:
     return Response(200, encode_answer(answer), CONTENT_TYPE)
-
-
-def _failed(error: PenstockError, status: int | None = None) -> Response:
-    if status is None:
-        status = next((status for status, kinds in _STATUS if isinstance(error, kinds)), 500)
-    try:
-        body = encode_answer(error)
-    except Exception:  # noqa: BLE001  (whatever is in it)
-        body = encode_answer(PenstockError(f"{type(error).__name__}, which cannot be sent"))
-    return Response(status, body, CONTENT_TYPE)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
 
 from penstock.errors import InvalidMessage
-from penstock.server.endpoint import Busy, Response
+from penstock.server.endpoint import Busy, CallId, Response
 
 Listening = Callable[[], bool]
 
@@ -17,13 +16,6 @@ MOST_CALLERS = 10_000
 MOST_BYTES = 64 * 2**20
 #: So many are forgotten by the store together.
 FORGET_AT_ONCE = 100
-
-
-class CallId(NamedTuple):
-    """The `number`th call of a caller, which makes one after the other."""
-
-    caller: bytes
-    number: int
 
 
 class _Last:

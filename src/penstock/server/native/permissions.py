@@ -9,18 +9,19 @@ from penstock.errors import PenstockError, Unauthorized
 from penstock.message import checked_name
 from penstock.server.access import PERMISSIONS, STORE, Permission, Principal
 from penstock.server.audit import WORLD
+from penstock.server.native.tickets import OWN
 from penstock.settings import QueueSettings
 
 #: Calls whose first argument is a queue's name, or its settings.
 OF_QUEUE: dict[str, Permission] = {
-    **dict.fromkeys(("enqueue", "upsert"), "enqueue"),
+    **dict.fromkeys(("enqueue", "upsert", "begin_write"), "enqueue"),
     **dict.fromkeys(("lease", "lease_group", "ack", "nack", "reject", "extend"), "consume"),
     **dict.fromkeys(("open_cursor", "read_cursor", "commit_cursor", "drop_cursor"), "consume"),
     **dict.fromkeys(("create_group", "group_line"), "consume"),
     **dict.fromkeys(("get_many", "peek", "page", "stats", "key_stats"), "read"),
     **dict.fromkeys(("events", "cursors", "groups"), "read"),
     **dict.fromkeys(("create_queue", "update_queue", "delete_queue", "purge"), "admin"),
-    **dict.fromkeys(("move", "redrive", "drop_group"), "admin"),
+    **dict.fromkeys(("move", "redrive", "drop_group", "restore"), "admin"),
 }
 #: Calls that concern no queue, or all of them.
 OF_STORE: dict[str, Permission] = {
@@ -33,9 +34,11 @@ OF_STORE: dict[str, Permission] = {
 }
 #: Whoever is let in may ask these, and is told what concerns it.
 OF_ANYBODY = ("info", "queues", "queue")
+#: What these may do is in what the server has sealed: `Bulk` looks at it.
+OF_TICKET = ("take_snapshot", "commit_write", "abort_write")
 #: Administration that is written down before it is done.
 AUDITED = frozenset(
-    {"create_queue", "update_queue", "delete_queue", "replace_queues", "purge", "move", "redrive"}
+    {"create_queue", "update_queue", "delete_queue", "replace_queues", "purge", "move", "redrive", "restore"}
     | {"drop_group", "configure_world", "put_state", "delete_state", "set_throttle", "delete_throttle"}
     | {"reindex", "rekey", "quarantine_drop"}
 )
@@ -63,6 +66,8 @@ def check(who: Principal, method: str, args: Sequence[Any]) -> None:
         raise Unauthorized("queue needs some permission on the queue, and this key has none there")
     if method == "append_entries" and args[0] == WORLD:
         raise Unauthorized(f"the world {WORLD!r} is written by the server alone")
+    if method in ("get_state", "put_state", "delete_state") and str(args[0]).startswith(OWN):
+        raise Unauthorized(f"state below {OWN!r} is the server's alone")
 
 
 def sees(who: Principal, queue: str) -> bool:

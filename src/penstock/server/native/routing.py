@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, cast
 
 import msgspec
 
 from penstock.backends.base import BackendHealth, BackendInfo, BackendMetrics, QueueBackend
+from penstock.backends.forwarding.answering import Answerer, Call, Served
+from penstock.backends.forwarding.methods import REPEATABLE
 from penstock.capabilities import Capabilities
-from penstock.errors import QueueAlreadyExists, Unsupported
+from penstock.errors import PenstockError, QueueAlreadyExists, Unsupported
 from penstock.penstock import DEFAULT, Penstock
 from penstock.server.access import STORE
+from penstock.server.endpoint import CallId
 from penstock.server.native.permissions import queue_of
 
 #: What clients see as the backend's name.
 NAME = "http"
-#: What is not served: snapshots and tickets name places, and a client's word for those is not taken.
-REFUSED: dict[str, tuple[str, tuple[str, ...]]] = {
-    "take_snapshot": ("bulk_read", ("rocksdb",)),
-    **dict.fromkeys(("begin_write", "commit_write", "abort_write"), ("bulk_write", ("rocksdb",))),
-    "restore": ("restore", ("rocksdb", "memory")),
+#: Calls of bulk reads and writes, made by `Bulk`, with the capability that each needs. They are of one
+#: backend, which a client cannot choose: where there are several, they are off.
+BULK: dict[str, str] = {
+    "take_snapshot": "bulk_read",
+    **dict.fromkeys(("begin_write", "commit_write", "abort_write"), "bulk_write"),
 }
 #: What the facade does on all backends, with the arguments of the contract.
 _OF_ALL = frozenset(
@@ -29,9 +33,10 @@ _OF_ALL = frozenset(
 )
 
 
-def served(capabilities: Capabilities) -> Capabilities:
-    """Of a backend's, those that are served."""
-    return msgspec.structs.replace(capabilities, **{flag: False for flag, _ in REFUSED.values()})
+def served(capabilities: Capabilities, backends: int) -> Capabilities:
+    """Of the default backend's, those that are served."""
+    off = BULK.values() if backends > 1 else ()
+    return msgspec.structs.replace(capabilities, **dict.fromkeys(off, False))
 
 
 class Router:
@@ -72,9 +77,37 @@ class Router:
         function: Callable[..., Any] = getattr(home, method)
         return function
 
+    def make(
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        call: CallId | None,
+        again: bool,
+    ) -> Any:
+        """Make it. On a store that can, its answer is written down with what it changes.
+
+        `again`: it may have happened in an earlier life of the server.
+        """
+        if call is not None and method not in REPEATABLE:
+            home = self.home(method, args)
+            if hasattr(home, "serving") and len(self._ps.backends) == 1:
+                asked = Call(call.caller, call.number, method, msgspec.Raw(), dict(kwargs))
+                return Answerer(cast(Served, home)).answer_to(asked, args, again, lambda: True)
+        return self.function(method, args)(*args, **kwargs)
+
+    def forget(self, callers: Sequence[bytes]) -> None:
+        """These will not ask again."""
+        for backend in self._ps.backends.values():
+            if hasattr(backend, "forget"):
+                with suppress(PenstockError):
+                    cast(Served, backend).forget(callers)
+
     def _info(self) -> BackendInfo:
         info = self._default.info()
-        return msgspec.structs.replace(info, backend=NAME, capabilities=served(info.capabilities))
+        return msgspec.structs.replace(
+            info, backend=NAME, capabilities=served(info.capabilities, len(self._ps.backends))
+        )
 
     def _health(self) -> BackendHealth:
         health = self._ps.health()

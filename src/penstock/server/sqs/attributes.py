@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from penstock.backends.base import QueueStats
 from penstock.clock import NS_PER_S
-from penstock.server.sqs.call import arn, queue_of_arn
 from penstock.server.sqs.checks import MAX_DELAY_S, MAX_MESSAGE_BYTES, MAX_VISIBILITY_S, MAX_WAIT_S
 from penstock.server.sqs.errors import SqsError
+from penstock.server.sqs.place import Place
 from penstock.settings import QueueSettings
 
 #: Of annotations: what Penstock has no setting for.
@@ -23,6 +23,7 @@ MAX_RECEIVE_COUNT = 1000
 #: A lease has a length; a message that is visible at once has none to speak of.
 SHORTEST_LEASE_S = 0.001
 RETENTION_S = 4 * 86_400
+_NO_NOTES: Mapping[str, str] = {}
 
 #: Whole numbers: lowest, highest, and what counts for a queue that was not created here.
 NUMBERS: dict[str, tuple[int, int, int]] = {
@@ -35,26 +36,36 @@ NUMBERS: dict[str, tuple[int, int, int]] = {
 #: The only values that are true here: accepted, so that tools which always send them work.
 _FIXED: dict[str, tuple[str, ...]] = {
     "FifoQueue": ("true",),
-    "Policy": ("",),
     "KmsMasterKeyId": ("",),
     "SqsManagedSseEnabled": ("false",),
-    "DeduplicationScope": ("queue",),
-    "FifoThroughputLimit": ("perQueue",),
-    "RedriveAllowPolicy": ("", '{"redrivePermission":"allowAll"}'),
 }
-_FIFO_ONLY = ("FifoQueue", "ContentBasedDeduplication", "DeduplicationScope", "FifoThroughputLimit")
+#: One of these; the first is what a queue has without being told.
+_CHOICES: dict[str, tuple[str, str]] = {
+    "ContentBasedDeduplication": ("false", "true"),
+    "DeduplicationScope": ("queue", "messageGroup"),
+    "FifoThroughputLimit": ("perQueue", "perMessageGroupId"),
+}
+MOST_SOURCES = 10
+MAX_POLICY_BYTES = 8192
+_FIFO_ONLY = ("FifoQueue", *_CHOICES)
+_POLICIES = ("Policy", "RedrivePolicy", "RedriveAllowPolicy")
 COUNTS = (
     "ApproximateNumberOfMessages",
     "ApproximateNumberOfMessagesNotVisible",
     "ApproximateNumberOfMessagesDelayed",
 )
 _READ_ONLY = (*COUNTS, "CreatedTimestamp", "LastModifiedTimestamp", "QueueArn", "All")
-READABLE = frozenset((*NUMBERS, *_FIXED, *_FIFO_ONLY, *_READ_ONLY, "RedrivePolicy"))
+READABLE = frozenset((*NUMBERS, *_FIXED, *_CHOICES, *_READ_ONLY, *_POLICIES))
 
 
 class _Redrive(msgspec.Struct, rename="camel"):
     dead_letter_target_arn: str
     max_receive_count: int
+
+
+class _RedriveAllow(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
+    redrive_permission: Literal["allowAll", "denyAll", "byQueue"]
+    source_queue_arns: list[str] = []
 
 
 def number(settings: QueueSettings, name: str) -> int:
@@ -74,11 +85,27 @@ def retention_s(settings: QueueSettings) -> float | None:
 
 
 def dedups_by_content(settings: QueueSettings) -> bool:
-    return settings.annotations.get(PREFIX + "ContentBasedDeduplication") == "true"
+    return _choice(settings.annotations, "ContentBasedDeduplication") == "true"
 
 
-def changes(attributes: Mapping[str, str], *, fifo: bool) -> tuple[dict[str, Any], dict[str, str]]:
-    """What the attributes change: settings, and annotations. Every value is checked, or none is used."""
+def dedups_by_group(settings: QueueSettings) -> bool:
+    return _choice(settings.annotations, "DeduplicationScope") == "messageGroup"
+
+
+def allows_source(settings: QueueSettings, source_arn: str) -> bool:
+    """Whether the queue takes the dead letters of the other one."""
+    text = settings.annotations.get(PREFIX + "RedriveAllowPolicy")
+    policy = msgspec.json.decode(text, type=_RedriveAllow) if text else _RedriveAllow("allowAll")
+    return policy.redrive_permission == "allowAll" or source_arn in policy.source_queue_arns
+
+
+def changes(
+    attributes: Mapping[str, str], place: Place, *, fifo: bool, was: Mapping[str, str] = _NO_NOTES
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """What the attributes change: settings, and annotations, of which the queue has some already.
+
+    Every value is checked, or none is used. An annotation that is empty is to go.
+    """
     settings: dict[str, Any] = {}
     notes: dict[str, str] = {}
     for name, value in attributes.items():
@@ -90,15 +117,30 @@ def changes(attributes: Mapping[str, str], *, fifo: bool) -> tuple[dict[str, Any
             if name == "DelaySeconds" and fifo and _number(name, value):
                 raise _refused(name, "a fifo queue of this server has no delay")
         elif name == "RedrivePolicy":
-            settings["dead_letter"], settings["max_attempts"] = _redrive(value)
-        elif name == "ContentBasedDeduplication":
-            notes[PREFIX + name] = _one_of(name, value, ("true", "false"))
+            settings["dead_letter"], settings["max_attempts"] = _redrive(value, place)
+        elif name == "RedriveAllowPolicy":
+            notes[PREFIX + name] = _redrive_allow(value)
+        elif name == "Policy":
+            notes[PREFIX + name] = _policy(value)
+        elif name in _CHOICES:
+            notes[PREFIX + name] = _one_of(name, value, _CHOICES[name])
         else:
             _one_of(name, "".join(value.split()), _FIXED[name])
+    after = {**was, **notes}
+    if (
+        _choice(after, "FifoThroughputLimit") != "perQueue"
+        and _choice(after, "DeduplicationScope") == "queue"
+    ):
+        raise _refused("FifoThroughputLimit", "perMessageGroupId goes with DeduplicationScope=messageGroup")
     return settings, notes
 
 
-def shown(settings: QueueSettings, stats: QueueStats) -> dict[str, str]:
+def annotated(was: Mapping[str, str], notes: Mapping[str, str]) -> dict[str, str]:
+    """The annotations of a queue after these have changed."""
+    return {name: value for name, value in {**was, **notes}.items() if value or name not in notes}
+
+
+def shown(settings: QueueSettings, stats: QueueStats, place: Place) -> dict[str, str]:
     """Every attribute that the queue has."""
     notes = settings.annotations
     created = str(stats.created_at_ns // NS_PER_S)
@@ -107,17 +149,19 @@ def shown(settings: QueueSettings, stats: QueueStats) -> dict[str, str]:
         **dict(zip(COUNTS, map(str, (stats.ready, stats.leased, stats.delayed)), strict=True)),
         "CreatedTimestamp": created,
         "LastModifiedTimestamp": notes.get(PREFIX + "LastModifiedTimestamp", created),
-        "QueueArn": arn(settings.name),
+        "QueueArn": place.arn(settings.name),
         "SqsManagedSseEnabled": "false",
     }
     if settings.dead_letter is not None:
-        policy = _Redrive(arn(settings.dead_letter), settings.max_attempts)
-        found["RedrivePolicy"] = msgspec.json.encode(policy).decode()
+        found["RedrivePolicy"] = redrive_policy(place, settings.dead_letter, settings.max_attempts)
     if settings.fifo:
-        found["FifoQueue"] = "true"
-        found["ContentBasedDeduplication"] = "true" if dedups_by_content(settings) else "false"
-        found |= {name: _FIXED[name][0] for name in ("DeduplicationScope", "FifoThroughputLimit")}
-    return found
+        found |= {"FifoQueue": "true", **{name: _choice(notes, name) for name in _CHOICES}}
+    kept = {name: notes.get(PREFIX + name, "") for name in ("Policy", "RedriveAllowPolicy")}
+    return found | {name: value for name, value in kept.items() if value}
+
+
+def redrive_policy(place: Place, target: str, most: int) -> str:
+    return msgspec.json.encode(_Redrive(place.arn(target), most)).decode()
 
 
 def tags(settings: QueueSettings) -> dict[str, str]:
@@ -145,20 +189,57 @@ def _number(name: str, value: str) -> int:
     return int(value)
 
 
-def _redrive(value: str) -> tuple[str | None, int]:
+def _choice(notes: Mapping[str, str], name: str) -> str:
+    return notes.get(PREFIX + name, _CHOICES[name][0])
+
+
+def _redrive(value: str, place: Place) -> tuple[str | None, int]:
     if not value.strip():
         return None, ENDLESS_ATTEMPTS
     try:
         policy = msgspec.json.decode(value, type=_Redrive, strict=False)
     except msgspec.DecodeError:
         raise _refused("RedrivePolicy", "must be JSON with deadLetterTargetArn and maxReceiveCount") from None
-    target = queue_of_arn(policy.dead_letter_target_arn)
+    target = place.queue_of_arn(policy.dead_letter_target_arn)
     if target is None or not 1 <= policy.max_receive_count <= MAX_RECEIVE_COUNT:
         raise _refused(
             "RedrivePolicy",
-            f"deadLetterTargetArn must be like {arn('NAME')}, and maxReceiveCount 1 to {MAX_RECEIVE_COUNT}",
+            f"deadLetterTargetArn must be like {place.arn('NAME')}, "
+            f"and maxReceiveCount 1 to {MAX_RECEIVE_COUNT}",
         )
     return target, policy.max_receive_count
+
+
+def _redrive_allow(value: str) -> str:
+    """As it is shown; empty, the default."""
+    if not value.strip():
+        return ""
+    name = "RedriveAllowPolicy"
+    try:
+        policy = msgspec.json.decode(value, type=_RedriveAllow)
+    except msgspec.DecodeError:
+        raise _refused(
+            name, "must be JSON with redrivePermission, allowAll, denyAll or byQueue, and sourceQueueArns"
+        ) from None
+    most = MOST_SOURCES if policy.redrive_permission == "byQueue" else 0
+    if bool(policy.source_queue_arns) != bool(most) or len(policy.source_queue_arns) > most:
+        raise _refused(name, f"byQueue, and it alone, goes with 1 to {MOST_SOURCES} sourceQueueArns")
+    return msgspec.json.encode(policy).decode()
+
+
+def _policy(value: str) -> str:
+    """Kept as it was given."""
+    if not value.strip():
+        return ""
+    try:
+        policy = msgspec.json.decode(value)
+    except (msgspec.DecodeError, RecursionError):
+        policy = None
+    if not isinstance(policy, dict) or "Statement" not in policy:
+        raise _refused("Policy", "must be a JSON object with a Statement")
+    if len(value.encode()) > MAX_POLICY_BYTES:
+        raise _refused("Policy", f"must have at most {MAX_POLICY_BYTES} bytes")
+    return value
 
 
 def _refused(name: str, reason: str) -> SqsError:

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
-from urllib.parse import quote, unquote, urlsplit
+from typing import Any, NamedTuple
 
 from penstock.clock import NS_PER_S, Clock
 from penstock.penstock import Penstock
 from penstock.server.access import Principal
 from penstock.server.endpoint import Calls
-from penstock.server.sqs.errors import SqsError
+from penstock.server.sqs.memory import Memory
+from penstock.server.sqs.moves import Moves
+from penstock.server.sqs.place import Place
 from penstock.settings import QueueSettings
 
-#: The one account and the one region that there are here.
-ACCOUNT = "000000000000"
-REGION = "us-east-1"
-_ARN = f"arn:aws:sqs:{REGION}:{ACCOUNT}:"
 #: How long settings that were read are good for: what others change counts after this at the latest.
 SETTINGS_FOR_NS = NS_PER_S
 #: Queues whose settings are remembered.
 MOST_KNOWN = 10_000
-#: What a name may have besides, for queues that were not created here.
-_SAFE = "-_.~"
 
 
 class Known:
@@ -62,6 +56,9 @@ class Call(NamedTuple):
     who: Principal
     #: The queue's name; empty if the action is on none.
     queue: str
+    place: Place
+    moves: Moves
+    memory: Memory
     #: What URLs of queues begin with: where the client has reached the server.
     base_url: str
     listening: Callable[[], bool]
@@ -78,29 +75,15 @@ class Call(NamedTuple):
         return await self.known.settings(self.queue)
 
     def url(self, queue: str) -> str:
-        return f"{self.base_url}/{ACCOUNT}/{quote(queue, safe=_SAFE)}"
+        return self.base_url + self.place.path(queue)
 
+    async def update(self, changed: Callable[[QueueSettings], dict[str, Any]]) -> None:
+        """Change the queue's settings by what `changed` makes of those that it has."""
 
-def queue_of_path(path: str) -> str | None:
-    """The queue's name of the path of its URL, or None for any other path."""
-    match = re.fullmatch(r"/[0-9]{12}/([^/]+)/?", path)
-    return unquote(match[1]) if match else None
+        def update() -> None:
+            with self.known.changing:
+                values = changed(self.ps.queue(self.queue).settings())
+                self.ps.update_queue(self.queue, **values)
 
-
-def queue_of_url(url: str) -> str:
-    """Whatever host it names: a server may be reached by several."""
-    try:
-        queue = queue_of_path(urlsplit(url).path)
-    except ValueError:
-        queue = None
-    if queue is None:
-        raise SqsError("InvalidAddress", "The address is not valid for this endpoint.")
-    return queue
-
-
-def arn(queue: str) -> str:
-    return _ARN + queue
-
-
-def queue_of_arn(text: str) -> str | None:
-    return text.removeprefix(_ARN) if text.startswith(_ARN) and len(text) > len(_ARN) else None
+        await self.calls.run(update)
+        self.known.forget(self.queue)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
 from penstock.errors import (
+    HookError,
     InvalidConfig,
     InvalidMessage,
     PenstockError,
@@ -89,7 +90,8 @@ def as_sqs(error: PenstockError) -> SqsError:
     """Penstock's errors as SQS tells them. What is the store's own is told to nobody outside."""
     if isinstance(error, QueueNotFound):
         return SqsError("QueueDoesNotExist", "The specified queue does not exist.")
-    if isinstance(error, InvalidMessage | InvalidConfig):
+    # What a queue's script does not let in is told in the script's words, which are for senders.
+    if isinstance(error, InvalidMessage | InvalidConfig | HookError):
         return SqsError("InvalidParameterValue", str(error))
     if isinstance(error, Unsupported):
         return SqsError("UnsupportedOperation", str(error))

@@ -91,7 +91,10 @@ def attributes_of(given: Mapping[str, str], note: Note) -> list[Attribute]:
     """Headers of Penstock's own producers too, where SQS could have them."""
     found: list[Attribute] = []
     for name, text in given.items():
-        if name == HEADER or not text or not _NAME.fullmatch(name) or has_forbidden(text):
+        # Penstock's own are no attributes: who sends a message on could not send them along.
+        if name == HEADER or name.startswith(OWNED_HEADER_PREFIX):
+            continue
+        if not text or not _NAME.fullmatch(name) or has_forbidden(text):
             continue
         kind = note.types.get(name, "String")
         value: str | bytes = text

@@ -10,14 +10,19 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import PenstockError
 from penstock.penstock import Penstock
 from penstock.server.access import STORE, Credentials, Principal
+from penstock.server.audit import Audit
 from penstock.server.endpoint import Calls, Request, Response
 from penstock.server.sqs import json_codec, query_codec
-from penstock.server.sqs.actions import ACTIONS, UNSUPPORTED, Action
-from penstock.server.sqs.call import REGION, Call, Known, queue_of_path, queue_of_url
+from penstock.server.sqs.actions import ACTIONS, Action
+from penstock.server.sqs.call import Call, Known
 from penstock.server.sqs.checks import as_sqs
 from penstock.server.sqs.errors import SqsError
+from penstock.server.sqs.memory import Memory
+from penstock.server.sqs.moves import Moves
+from penstock.server.sqs.moving import parsed
+from penstock.server.sqs.place import Place, queue_of_path, queue_of_url
 from penstock.server.sqs.shapes import Shape
-from penstock.server.sqs.signature import SignatureError, verify
+from penstock.server.sqs.signature import SignatureError, claimed, verify
 from penstock.server_config import ServerSettings
 
 _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,300}")
@@ -51,17 +56,37 @@ class SqsEndpoint:
     ) -> None:
         self._clock = clock or SystemClock()
         self._known = Known(ps, calls, self._clock)
+        self._place = Place(settings.sqs.region, settings.sqs.account)
+        self._moves = Moves(ps, calls, self._clock)
+        self._memory = Memory(self._clock)
+        self._audit = Audit(ps, calls)
         self._credentials = credentials
         self._scheme = "http" if settings.tls.certificate is None else "https"
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self._address = f"{host}:{settings.port}"
 
+    async def start(self) -> None:
+        """Go on with what was under way when a server stopped."""
+        await self._moves.resume()
+
+    async def stop(self) -> None:
+        await self._moves.stop()
+
     def claims(self, method: str, path: str, headers: Mapping[str, str]) -> bool:
         """JSON names its service in a header; a form comes to `/` or to the URL of a queue."""
-        if method == "POST":
-            target = headers.get("x-amz-target")
-            return path == "/" or queue_of_path(path) is not None or target is not None
-        return method == "GET" and queue_of_path(path) is not None
+        if method not in ("GET", "POST"):
+            return False
+        is_here = path == "/" or queue_of_path(path) is not None
+        return is_here or (method == "POST" and json_codec.is_target(headers.get("x-amz-target", "")))
+
+    def admit(self, request: Request) -> Response | None:
+        """A signature is over the body; whose it is said to be, for where and when, is known before."""
+        codec = _JSON if "x-amz-target" in request.headers else _QUERY
+        try:
+            claimed(request, self._credentials, self._clock.now_ns(), self._place.region)
+        except SignatureError as error:
+            return _denied(codec, request, error)
+        return None
 
     async def answer(self, request: Request) -> Response:
         is_json = "x-amz-target" in request.headers
@@ -76,7 +101,7 @@ class SqsEndpoint:
                 action_name = fields.get("Action", "")
             action = _action(action_name)
             request.about.operation = action_name
-            who = verify(request, self._credentials, self._clock.now_ns(), REGION)
+            who = verify(request, self._credentials, self._clock.now_ns(), self._place.region)
             request.about.principal = who.name
             if is_json:
                 arguments = json_codec.arguments(request, action_name, action.arguments)
@@ -84,43 +109,62 @@ class SqsEndpoint:
                 url = request.path if queue_of_path(request.path) else ""
                 arguments = query_codec.arguments(fields, action_name, action.arguments, url)
             call = self._call(request, action, arguments, who)
+            if action.is_audited:
+                await self._audit(who, action_name, call.queue, request.id)
             answer = await action.function(call, arguments)
             return codec.answered(request.id, action_name, answer)
         except SignatureError as refused:
-            kind = f"com.amazon.coral.service#{refused.code}"
-            return codec.failed(request.id, refused.status, kind, refused.code, True, refused.message)
+            return _denied(codec, request, refused)
         except SqsError as error:
             return _failed(codec.failed, request.id, error)
         except PenstockError as error:
             return _failed(codec.failed, request.id, as_sqs(error))
 
-    def refused(self, status: int, what: str, request_id: str) -> Response:
-        """In JSON, which current clients speak: which protocol it was is not known here."""
+    def refused(self, status: int, what: str, request_id: str, headers: Mapping[str, str]) -> Response:
+        codec = _JSON if "x-amz-target" in headers else _QUERY
         error = SqsError(_REFUSED.get(status, "MalformedInput"), what)
-        return _failed(json_codec.failed, request_id, error)._replace(status=status)
+        return _failed(codec.failed, request_id, error)._replace(status=status)
 
     def _call(self, request: Request, action: Action, arguments: Shape, who: Principal) -> Call:
         """Who may not is refused before it is looked whether there is such a queue."""
-        url: str | None = getattr(arguments, "queue_url", None)
-        queue = queue_of_url(url) if url is not None else getattr(arguments, "queue_name", STORE)
-        # An empty name is no queue's, and never the store itself.
-        if (url is not None or hasattr(arguments, "queue_name")) and not queue:
-            raise SqsError("InvalidParameterValue", "A queue's name must not be empty.")
+        queue = self._queue(arguments)
         if not any(who.may(permission, queue) for permission in action.permissions):
             raise SqsError("AccessDenied", "Access to the resource is denied.")
         request.about.queue = queue
         host = request.headers.get("host", "")
         base_url = f"{self._scheme}://{host if _HOST.fullmatch(host) else self._address}"
-        return Call(self._known, who, queue, base_url, request.listening)
+        return Call(
+            self._known, who, queue, self._place, self._moves, self._memory, base_url, request.listening
+        )
+
+    def _queue(self, arguments: Shape) -> str:
+        """The queue that an action is on, however it is named."""
+        if hasattr(arguments, "queue_url"):
+            queue = queue_of_url(arguments.queue_url)
+        elif hasattr(arguments, "queue_name"):
+            queue = arguments.queue_name
+        elif hasattr(arguments, "source_arn"):
+            queue = self._place.queue_of_arn(arguments.source_arn) or ""
+        elif hasattr(arguments, "task_handle"):
+            queue = self._place.queue_of_arn(parsed(arguments.task_handle).source_arn) or ""
+        else:
+            return STORE
+        # An empty name is no queue's, and never the store itself.
+        if not queue:
+            raise SqsError("InvalidParameterValue", "It must name a queue of this server.")
+        return str(queue)
 
 
 def _action(name: str) -> Action:
     action = ACTIONS.get(name)
-    if action is not None:
-        return action
-    if name in UNSUPPORTED:
-        raise SqsError("UnsupportedOperation", f"{name} is not supported by this server.")
-    raise SqsError("InvalidAction", "The action or operation requested is invalid, or none was named.")
+    if action is None:
+        raise SqsError("InvalidAction", "The action or operation requested is invalid, or none was named.")
+    return action
+
+
+def _denied(codec: _Codec, request: Request, error: SignatureError) -> Response:
+    kind = f"com.amazon.coral.service#{error.code}"
+    return codec.failed(request.id, error.status, kind, error.code, True, error.message)
 
 
 def _failed(form: Callable[..., Response], request_id: str, error: SqsError) -> Response:

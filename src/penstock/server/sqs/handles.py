@@ -1,25 +1,37 @@
-"""Receipt handles: a receipt, and which queue it is of, so that a handle works on no other."""
+"""Receipt handles: a receipt, when it was given, and which queue it is of: a handle works on no other."""
 
 from __future__ import annotations
 
+import re
+from typing import NamedTuple
 from zlib import crc32
 
-from penstock.message import parse_receipt
+from penstock.clock import NS_PER_S
+from penstock.message import Delivery, parse_receipt
 from penstock.server.sqs.errors import SqsError
 
-
-def handle(receipt: str, queue: str) -> str:
-    return receipt + _mark(queue)
+_HANDLE = re.compile(r"(.+)([0-9a-f]{10})([0-9a-f]{8})", re.ASCII)
 
 
-def receipt(handle: str, queue: str) -> str:
+class Handle(NamedTuple):
+    """What a handle says."""
+
+    receipt: str
+    received_at_s: int
+
+
+def handle(one: Delivery) -> str:
+    return f"{one.receipt}{one.leased_at_ns // NS_PER_S:010x}{_mark(one.queue)}"
+
+
+def parsed(text: str, queue: str) -> Handle:
     """`ReceiptHandleIsInvalid` for what was never a handle of the queue."""
-    found = handle[:-8]
-    if handle[-8:] != _mark(queue) or parse_receipt(found) is None:
+    match = _HANDLE.fullmatch(text)
+    if match is None or match[3] != _mark(queue) or parse_receipt(match[1]) is None:
         raise SqsError(
             "ReceiptHandleIsInvalid", "The input receipt handle is not a valid receipt handle of this queue."
         )
-    return found
+    return Handle(match[1], int(match[2], 16))
 
 
 def _mark(queue: str) -> str:

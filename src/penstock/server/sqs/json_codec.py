@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import msgspec
 
 from penstock.server.endpoint import Request, Response
@@ -14,15 +16,27 @@ TARGET = "AmazonSQS."
 _MISSING = "missing required field `"
 
 
+def is_target(target: str) -> bool:
+    """Whether it names an action of this service, or would if there were one."""
+    return target.startswith(TARGET)
+
+
 def action_of(request: Request) -> str:
-    return request.headers["x-amz-target"].removeprefix(TARGET)
+    """Empty if it is of another service."""
+    target = request.headers["x-amz-target"]
+    return target.removeprefix(TARGET) if is_target(target) else ""
 
 
 def arguments(request: Request, action: str, kind: type[Shape]) -> Shape:
     try:
-        return msgspec.json.decode(request.body or b"{}", type=kind)
+        return _decoder(kind).decode(request.body or b"{}")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise refusal(error) from None
+
+
+@cache
+def _decoder(kind: type[Shape]) -> msgspec.json.Decoder[Shape]:
+    return msgspec.json.Decoder(kind)
 
 
 def refusal(error: Exception) -> SqsError:

@@ -25,6 +25,8 @@ DEEPEST = 6
 
 #: Lists are flat in this protocol, one element or argument each, by these names. `{}` is the action.
 _ITEMS = {
+    "AWSAccountIds": "AWSAccountId",
+    "Actions": "ActionName",
     "AttributeNames": "AttributeName",
     "Entries": "{}RequestEntry",
     "Failed": "BatchResultErrorEntry",
@@ -32,6 +34,7 @@ _ITEMS = {
     "MessageSystemAttributeNames": "MessageSystemAttributeName",
     "Messages": "Message",
     "QueueUrls": "QueueUrl",
+    "Results": "{}ResultEntry",
     "Successful": "{}ResultEntry",
     "TagKeys": "TagKey",
     "queueUrls": "QueueUrl",

@@ -11,9 +11,10 @@ from typing import Any
 from penstock.clock import NS_PER_S
 from penstock.errors import QueueAlreadyExists, QueueNotFound
 from penstock.server.sqs import attributes, shapes
-from penstock.server.sqs.call import Call, arn
+from penstock.server.sqs.call import Call
 from penstock.server.sqs.checks import check_range, invalid, missing
 from penstock.server.sqs.errors import SqsError
+from penstock.server.sqs.place import Place
 from penstock.settings import QueueSettings
 
 MOST_RESULTS = 1000
@@ -30,22 +31,21 @@ async def create_queue(call: Call, args: shapes.CreateQueue) -> shapes.QueueUrl:
             "InvalidParameterValue",
             "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length.",
         )
-    settings, notes = attributes.changes(wanted, fifo=fifo)
+    settings, notes = attributes.changes(wanted, call.place, fifo=fifo)
     if fifo and "FifoQueue" not in wanted:
         raise invalid("QueueName", name, "A name that ends in .fifo goes with the attribute FifoQueue=true.")
     notes = {"sqs:MessageRetentionPeriod": str(attributes.RETENTION_S), **notes}
     settings = {"dead_letter": None, "max_attempts": attributes.ENDLESS_ATTEMPTS, **settings, "fifo": fifo}
-    notes |= _tagged(args.tags)
+    notes = attributes.annotated({}, notes) | _tagged(args.tags)
 
     def create() -> None:
-        _check_dead_letter(call, settings["dead_letter"], fifo)
+        _check_dead_letter(call, name, settings["dead_letter"], fifo)
         try:
             call.ps.create_queue(name, annotations=notes, **settings)
         except QueueAlreadyExists:
             queue = call.ps.queue(name)
-            has = attributes.shown(queue.settings(), queue.stats())
-            given = _normal(wanted)
-            if any(has.get(key, "") != value for key, value in given.items()):
+            has = attributes.shown(queue.settings(), queue.stats(), call.place)
+            if any(has.get(key, "") != value for key, value in _normal(wanted, call.place).items()):
                 raise SqsError(
                     "QueueNameExists", "A queue already exists with the same name and other attributes."
                 ) from None
@@ -55,33 +55,42 @@ async def create_queue(call: Call, args: shapes.CreateQueue) -> shapes.QueueUrl:
     return shapes.QueueUrl(queue_url=call.url(name))
 
 
-def _normal(wanted: dict[str, str]) -> dict[str, str]:
+def _normal(wanted: dict[str, str], place: Place) -> dict[str, str]:
     """Attributes as they would be shown: a number or a policy can be written in several ways."""
     normal = {key: str(int(value)) if key in attributes.NUMBERS else value for key, value in wanted.items()}
+    settings, notes = attributes.changes(
+        {key: wanted[key] for key in ("RedrivePolicy", "RedriveAllowPolicy") if key in wanted},
+        place,
+        fifo=False,
+    )
     if "RedrivePolicy" in wanted:
-        settings, _ = attributes.changes({"RedrivePolicy": wanted["RedrivePolicy"]}, fifo=False)
         target, most = settings["dead_letter"], settings["max_attempts"]
-        policy = f'{{"deadLetterTargetArn":"{arn(target)}","maxReceiveCount":{most}}}'
-        normal["RedrivePolicy"] = policy if target else ""
-    return {key: value for key, value in normal.items() if key != "RedriveAllowPolicy"}
+        normal["RedrivePolicy"] = attributes.redrive_policy(place, target, most) if target else ""
+    if "RedriveAllowPolicy" in wanted:
+        normal["RedriveAllowPolicy"] = notes[attributes.PREFIX + "RedriveAllowPolicy"]
+    return normal
 
 
-def _check_dead_letter(call: Call, target: str | None, fifo: bool) -> None:
+def _check_dead_letter(call: Call, source: str, target: str | None, fifo: bool) -> None:
     """Messages go there in the name of who sets it: it takes the right to send there."""
     if target is None:
         return
     if not call.who.may("enqueue", target):
         raise SqsError("AccessDenied", "Access to the dead-letter queue is denied.")
     try:
-        is_fifo = call.ps.queue(target).settings().fifo
+        there = call.ps.queue(target).settings()
     except QueueNotFound:
         raise invalid("RedrivePolicy", target, "Dead letter target does not exist.") from None
-    if is_fifo != fifo:
+    if not attributes.allows_source(there, call.place.arn(source)):
+        raise invalid("RedrivePolicy", target, "Its RedriveAllowPolicy does not allow this source queue.")
+    if there.fifo != fifo:
         raise invalid("RedrivePolicy", target, "Dead-letter queue must be same type of queue as the source.")
 
 
 async def get_queue_url(call: Call, args: shapes.GetQueueUrl) -> shapes.QueueUrl:
     await call.settings()
+    if args.queue_owner_aws_account_id not in (None, call.place.account):
+        raise SqsError("QueueDoesNotExist", "The specified queue does not exist: there is one account here.")
     return shapes.QueueUrl(queue_url=call.url(args.queue_name))
 
 
@@ -123,17 +132,19 @@ async def delete_queue(call: Call, args: shapes.OfQueue) -> None:
     call.known.forget(call.queue)
     await call.calls.run(call.ps.delete_queue, call.queue)
     call.known.forget(call.queue)
+    call.memory.forget(call.queue)
 
 
 async def purge_queue(call: Call, args: shapes.OfQueue) -> None:
-    """What is in flight goes as well."""
+    """What is in flight goes as well. Once a minute, as SQS has it."""
 
     def purge() -> None:
         queue = call.ps.queue(call.queue)
         queue.purge()
         queue.purge("leased")
 
-    await call.calls.run(purge)
+    with call.memory.purging(call.queue):
+        await call.calls.run(purge)
 
 
 async def get_queue_attributes(call: Call, args: shapes.GetAttributes) -> shapes.Attributes:
@@ -143,7 +154,7 @@ async def get_queue_attributes(call: Call, args: shapes.GetAttributes) -> shapes
 
     def read() -> dict[str, str]:
         queue = call.ps.queue(call.queue)
-        return attributes.shown(queue.settings(), queue.stats())
+        return attributes.shown(queue.settings(), queue.stats(), call.place)
 
     shown = await call.calls.run(read)
     if "All" not in args.attribute_names:
@@ -158,12 +169,12 @@ async def set_queue_attributes(call: Call, args: shapes.SetAttributes) -> None:
         raise SqsError("InvalidAttributeName", "FifoQueue is given when a queue is created, and stays.")
 
     def changed(was: QueueSettings) -> dict[str, Any]:
-        settings, notes = attributes.changes(args.attributes, fifo=was.fifo)
-        _check_dead_letter(call, settings.get("dead_letter"), was.fifo)
+        settings, notes = attributes.changes(args.attributes, call.place, fifo=was.fifo, was=was.annotations)
+        _check_dead_letter(call, call.queue, settings.get("dead_letter"), was.fifo)
         notes["sqs:LastModifiedTimestamp"] = str(call.known.clock.now_ns() // NS_PER_S)
-        return {**settings, "annotations": {**was.annotations, **notes}}
+        return {**settings, "annotations": attributes.annotated(was.annotations, notes)}
 
-    await _update(call, changed)
+    await call.update(changed)
 
 
 async def tag_queue(call: Call, args: shapes.TagQueue) -> None:
@@ -177,7 +188,7 @@ async def tag_queue(call: Call, args: shapes.TagQueue) -> None:
             raise SqsError("InvalidParameterValue", f"A queue has at most {MOST_TAGS} tags.")
         return {"annotations": notes}
 
-    await _update(call, changed)
+    await call.update(changed)
 
 
 async def untag_queue(call: Call, args: shapes.UntagQueue) -> None:
@@ -188,22 +199,12 @@ async def untag_queue(call: Call, args: shapes.UntagQueue) -> None:
     def changed(was: QueueSettings) -> dict[str, Any]:
         return {"annotations": {name: text for name, text in was.annotations.items() if name not in gone}}
 
-    await _update(call, changed)
+    await call.update(changed)
 
 
 async def list_queue_tags(call: Call, args: shapes.OfQueue) -> shapes.Tags:
     settings = await call.calls.run(lambda: call.ps.queue(call.queue).settings())
     return shapes.Tags(tags=attributes.tags(settings))
-
-
-async def _update(call: Call, changed: Any) -> None:
-    def update() -> None:
-        with call.known.changing:
-            values = changed(call.ps.queue(call.queue).settings())
-            call.ps.update_queue(call.queue, **values)
-
-    await call.calls.run(update)
-    call.known.forget(call.queue)
 
 
 def _tagged(tags: dict[str, str]) -> dict[str, str]:

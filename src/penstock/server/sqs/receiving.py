@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+from penstock.backends.burial import ORIGIN
 from penstock.clock import NS_PER_S
 from penstock.errors import MessageNotFound, StaleReceipt
 from penstock.message import Delivery, Outcome, format_id, parse_receipt
@@ -24,23 +26,42 @@ from penstock.server.sqs.checks import (
     missing,
 )
 from penstock.server.sqs.errors import SqsError
-from penstock.server.sqs.sending import TRACE, sequence_number
+from penstock.server.sqs.memory import Attempt
+from penstock.server.sqs.place import Place
+from penstock.server.sqs.sending import OTHER_TYPE, TOKEN, TRACE, given_dedup_id, sequence_number
+from penstock.settings import QueueSettings
 
 E = TypeVar("E", bound=shapes.HandleEntry)
 
 _NS_PER_MS = NS_PER_S // 1000
 
+
+class _View(NamedTuple):
+    """A delivery, and what else its system attributes are made of."""
+
+    one: Delivery
+    note: contents.Note
+    first_ns: int
+    fifo: bool
+    place: Place
+
+
+def _origin(view: _View) -> str | None:
+    queue = view.one.headers.get(ORIGIN)
+    return None if queue is None else view.place.arn(queue)
+
+
 #: System attributes: what each is of a delivery; empty ones are left out.
-_SYSTEM: dict[str, Callable[[Delivery, contents.Note, bool], str | None]] = {
-    "SenderId": lambda one, note, fifo: note.sender or ANYBODY.name,
-    "SentTimestamp": lambda one, note, fifo: str(one.enqueued_at_ns // _NS_PER_MS),
-    "ApproximateReceiveCount": lambda one, note, fifo: str(one.attempts),
-    "ApproximateFirstReceiveTimestamp": lambda one, note, fifo: str(one.leased_at_ns // _NS_PER_MS),
-    "SequenceNumber": lambda one, note, fifo: sequence_number(one.id) if fifo else None,
-    "MessageDeduplicationId": lambda one, note, fifo: one.dedup_id,
-    "MessageGroupId": lambda one, note, fifo: one.fairness_key,
-    TRACE: lambda one, note, fifo: note.trace,
-    "DeadLetterQueueSourceArn": lambda one, note, fifo: None,
+_SYSTEM: dict[str, Callable[[_View], str | None]] = {
+    "SenderId": lambda view: view.note.sender or ANYBODY.name,
+    "SentTimestamp": lambda view: str(view.one.enqueued_at_ns // _NS_PER_MS),
+    "ApproximateReceiveCount": lambda view: str(view.one.attempts),
+    "ApproximateFirstReceiveTimestamp": lambda view: str(view.first_ns // _NS_PER_MS),
+    "SequenceNumber": lambda view: sequence_number(view.one.id) if view.fifo else None,
+    "MessageDeduplicationId": lambda view: given_dedup_id(view.one.dedup_id),
+    "MessageGroupId": lambda view: view.one.fairness_key,
+    TRACE: lambda view: view.note.trace,
+    "DeadLetterQueueSourceArn": _origin,
 }
 
 
@@ -54,33 +75,74 @@ async def receive_message(call: Call, args: shapes.ReceiveMessage) -> shapes.Rec
         if name != "All" and name not in _SYSTEM:
             raise SqsError("InvalidAttributeName", f"Unknown Attribute {name:.80}.")
     settings = await call.settings()
+    attempt = args.receive_request_attempt_id
+    if attempt is not None and not settings.fifo:
+        raise invalid("ReceiveRequestAttemptId", attempt, OTHER_TYPE)
+    if attempt is not None and not TOKEN.fullmatch(attempt):
+        raise invalid(
+            "ReceiveRequestAttemptId", attempt, "It has 1 to 128 letters, digits and punctuation marks."
+        )
+    deliveries = await (
+        _leased(call, settings, args)
+        if attempt is None
+        else _leased_once(call, settings, args, (call.queue, call.who.name, attempt))
+    )
+    shown = tuple(_SYSTEM) if "All" in names else tuple(name for name in _SYSTEM if name in names)
+    return shapes.ReceivedMessages(
+        messages=[
+            _received(call, one, shown, args.message_attribute_names, settings.fifo) for one in deliveries
+        ]
+    )
+
+
+async def _leased(call: Call, settings: QueueSettings, args: shapes.ReceiveMessage) -> Sequence[Delivery]:
     wait_s = args.wait_time_seconds
     if wait_s is None:
         wait_s = queue_attributes.number(settings, "ReceiveMessageWaitTimeSeconds")
     lease_s: float | None = args.visibility_timeout
     if lease_s == 0:
         lease_s = queue_attributes.SHORTEST_LEASE_S
-    deliveries = await call.calls.lease(
+    return await call.calls.lease(
         call.queue, args.max_number_of_messages, lease_s, wait_s, call.who.name, call.listening
     )
-    shown = tuple(_SYSTEM) if "All" in names else tuple(name for name in _SYSTEM if name in names)
-    asked = args.message_attribute_names
-    return shapes.ReceivedMessages(
-        messages=[_received(one, shown, asked, settings.fifo) for one in deliveries]
-    )
 
 
-def _received(one: Delivery, shown: Sequence[str], asked: Sequence[str], fifo: bool) -> shapes.Received:
+async def _leased_once(
+    call: Call, settings: QueueSettings, args: shapes.ReceiveMessage, attempt: Attempt
+) -> Sequence[Delivery]:
+    """An attempt that comes again gets the messages that it got, as far as they are still its own."""
+    before = call.memory.attempt(attempt)
+    if before is not None:
+        deliveries = await asyncio.shield(before)
+        lease_s = settings.lease_s if args.visibility_timeout is None else args.visibility_timeout
+        outcomes = await _hold(call, [one.receipt for one in deliveries], lease_s) if deliveries else ()
+        held = [one for one, outcome in zip(deliveries, outcomes, strict=True) if outcome.ok]
+        if held:
+            return held
+    answer = call.memory.begin(attempt)
+    try:
+        deliveries = await _leased(call, settings, args)
+    except BaseException:
+        answer.set_result(())  # Whoever repeats it starts anew.
+        raise
+    answer.set_result(deliveries)
+    return deliveries
+
+
+def _received(
+    call: Call, one: Delivery, shown: Sequence[str], asked: Sequence[str], fifo: bool
+) -> shapes.Received:
     note = contents.note_of(one.headers)
     body, is_base64 = contents.body_of(one.payload)
     found = contents.attributes_of(one.headers, note)
     if is_base64:
         found.append((contents.ENCODING, "String", "base64"))
     listed = contents.wanted(found, asked)
-    system = {name: _SYSTEM[name](one, note, fifo) for name in shown}
+    view = _View(one, note, call.memory.first_ns(one), fifo, call.place)
+    system = {name: _SYSTEM[name](view) for name in shown}
     return shapes.Received(
         message_id=one.id,
-        receipt_handle=handles.handle(one.receipt, one.queue),
+        receipt_handle=handles.handle(one),
         md5_of_body=digests.of_body(body.encode()),
         body=body,
         attributes={name: value for name, value in system.items() if value},
@@ -90,7 +152,7 @@ def _received(one: Delivery, shown: Sequence[str], asked: Sequence[str], fifo: b
 
 
 async def delete_message(call: Call, args: shapes.DeleteMessage) -> None:
-    receipt = handles.receipt(args.receipt_handle, call.queue)
+    receipt = handles.parsed(args.receipt_handle, call.queue).receipt
     [outcome] = await call.calls.ack(call.queue, [receipt])
     error = await _refusal(call, receipt, outcome)
     if error is not None:
@@ -100,9 +162,10 @@ async def delete_message(call: Call, args: shapes.DeleteMessage) -> None:
 async def delete_message_batch(call: Call, args: shapes.DeleteMessageBatch) -> shapes.DoneBatch:
     check_entries(args.entries, "DeleteMessageBatch")
     good, answer = _with_receipts(call, args.entries)
-    outcomes = await call.calls.ack(call.queue, [receipt for _, receipt in good]) if good else ()
-    for (entry, receipt), outcome in zip(good, outcomes, strict=True):
-        _add(answer, entry.id, await _refusal(call, receipt, outcome))
+    await call.settings()  # There is such a queue, whatever the entries are.
+    outcomes = await call.calls.ack(call.queue, [handle.receipt for _, handle in good]) if good else ()
+    for (entry, handle), outcome in zip(good, outcomes, strict=True):
+        _add(answer, entry.id, await _refusal(call, handle.receipt, outcome))
     return answer
 
 
@@ -112,12 +175,14 @@ async def _refusal(call: Call, receipt: str, outcome: Outcome) -> SqsError | Non
     A handle that has run out deletes nothing, and is no error, as SQS has it; in a fifo queue it is one,
     unless the message is gone anyway.
     """
+    parsed = parse_receipt(receipt)
+    assert parsed is not None
     if outcome.error is None:
+        call.memory.deleted(parsed[0])
         return None
     if not isinstance(outcome.error, StaleReceipt):
         return as_sqs(outcome.error)
-    parsed = parse_receipt(receipt)
-    if not (await call.settings()).fifo or parsed is None:
+    if not (await call.settings()).fifo:
         return None
     try:
         await call.calls.run(lambda: call.ps.queue(call.queue).get(format_id(parsed[0])))
@@ -127,9 +192,9 @@ async def _refusal(call: Call, receipt: str, outcome: Outcome) -> SqsError | Non
 
 
 async def change_message_visibility(call: Call, args: shapes.ChangeVisibility) -> None:
-    check_range("VisibilityTimeout", args.visibility_timeout, 0, MAX_VISIBILITY_S)
-    receipt = handles.receipt(args.receipt_handle, call.queue)
-    [outcome] = await _hold(call, [receipt], args.visibility_timeout)
+    handle = handles.parsed(args.receipt_handle, call.queue)
+    _check_length(call, handle, args.visibility_timeout)
+    [outcome] = await _hold(call, [handle.receipt], args.visibility_timeout)
     if outcome.error is not None:
         raise _not_held(outcome)
 
@@ -139,16 +204,16 @@ async def change_message_visibility_batch(call: Call, args: shapes.ChangeVisibil
     check_entries(args.entries, "ChangeMessageVisibilityBatch")
     good, answer = _with_receipts(call, args.entries)
     by_length: dict[int, list[tuple[str, str]]] = {}
-    for entry, receipt in good:
+    for entry, handle in good:
         length_s = entry.visibility_timeout
         try:
             if length_s is None:
                 raise missing("VisibilityTimeout")
-            check_range("VisibilityTimeout", length_s, 0, MAX_VISIBILITY_S)
+            _check_length(call, handle, length_s)
         except SqsError as error:
             _add(answer, entry.id, error)
             continue
-        by_length.setdefault(length_s, []).append((entry.id, receipt))
+        by_length.setdefault(length_s, []).append((entry.id, handle.receipt))
     await call.settings()  # There is such a queue, whatever the entries are.
     for length_s, group in by_length.items():
         outcomes = await _hold(call, [receipt for _, receipt in group], length_s)
@@ -157,7 +222,19 @@ async def change_message_visibility_batch(call: Call, args: shapes.ChangeVisibil
     return answer
 
 
-async def _hold(call: Call, receipts: list[str], length_s: int) -> Sequence[Outcome]:
+def _check_length(call: Call, handle: handles.Handle, length_s: int) -> None:
+    """From when the message was received, it can be held for so long in all."""
+    check_range("VisibilityTimeout", length_s, 0, MAX_VISIBILITY_S)
+    held_s = call.known.clock.now_ns() // NS_PER_S - handle.received_at_s
+    if length_s + held_s > MAX_VISIBILITY_S:
+        raise invalid(
+            "VisibilityTimeout",
+            length_s,
+            f"Total VisibilityTimeout for the message is beyond the limit [{MAX_VISIBILITY_S} seconds].",
+        )
+
+
+async def _hold(call: Call, receipts: list[str], length_s: float) -> Sequence[Outcome]:
     """For no time at all: given back, to be received at once."""
 
     def hold() -> Sequence[Outcome]:
@@ -174,12 +251,14 @@ def _not_held(outcome: Outcome) -> SqsError:
     return as_sqs(outcome.error)
 
 
-def _with_receipts(call: Call, entries: Sequence[E]) -> tuple[list[tuple[E, str]], shapes.DoneBatch]:
-    good: list[tuple[E, str]] = []
+def _with_receipts(
+    call: Call, entries: Sequence[E]
+) -> tuple[list[tuple[E, handles.Handle]], shapes.DoneBatch]:
+    good: list[tuple[E, handles.Handle]] = []
     answer = shapes.DoneBatch(successful=[], failed=[])
     for entry in entries:
         try:
-            good.append((entry, handles.receipt(entry.receipt_handle, call.queue)))
+            good.append((entry, handles.parsed(entry.receipt_handle, call.queue)))
         except SqsError as error:
             _add(answer, entry.id, error)
     return good, answer

@@ -26,8 +26,10 @@ from penstock.server.sqs.errors import SqsError
 from penstock.settings import QueueSettings
 
 TRACE = "AWSTraceHeader"
-_TOKEN = re.compile(r"[!-~]{1,128}")
-_OTHER_TYPE = "The request include parameter that is not valid for this queue type"
+TOKEN = re.compile(r"[!-~]{1,128}")
+#: Between a deduplication id and its group: neither may have it.
+_SCOPE = "\n"
+OTHER_TYPE = "The request include parameter that is not valid for this queue type"
 
 
 class _Prepared:
@@ -64,7 +66,7 @@ class _Prepared:
             priority=_whole(interpreted, "Penstock.Priority", DEFAULT_PRIORITY),
             delay_s=_delay_s(settings, sent),
             ttl_s=queue_attributes.retention_s(settings),
-            dedup_id=_dedup_id(settings, sent, body),
+            dedup_id=_scoped(settings, sent, _dedup_id(settings, sent, body)),
         )
 
     def receipt(self, result: EnqueueResult) -> dict[str, str | None]:
@@ -141,7 +143,7 @@ def _group(settings: QueueSettings, sent: shapes.Sent) -> str:
         if settings.fifo:
             raise missing("MessageGroupId")
         return ""
-    if not _TOKEN.fullmatch(group):
+    if not TOKEN.fullmatch(group):
         raise invalid("MessageGroupId", group, "It has 1 to 128 letters, digits and punctuation marks.")
     return group
 
@@ -159,19 +161,31 @@ def _dedup_id(settings: QueueSettings, sent: shapes.Sent, body: bytes) -> str | 
             " or MessageDeduplicationId provided explicitly",
         )
     if not settings.fifo:
-        raise invalid("MessageDeduplicationId", given, _OTHER_TYPE)
-    if not _TOKEN.fullmatch(given):
+        raise invalid("MessageDeduplicationId", given, OTHER_TYPE)
+    if not TOKEN.fullmatch(given):
         raise invalid(
             "MessageDeduplicationId", given, "It has 1 to 128 letters, digits and punctuation marks."
         )
     return given
 
 
+def _scoped(settings: QueueSettings, sent: shapes.Sent, dedup_id: str | None) -> str | None:
+    """With the group, where each has its own duplicates."""
+    if dedup_id is None or not queue_attributes.dedups_by_group(settings):
+        return dedup_id
+    return f"{dedup_id}{_SCOPE}{sent.message_group_id}"
+
+
+def given_dedup_id(dedup_id: str | None) -> str | None:
+    """Of a stored one, what the sender gave."""
+    return dedup_id and dedup_id.partition(_SCOPE)[0]
+
+
 def _delay_s(settings: QueueSettings, sent: shapes.Sent) -> int:
     check_range("DelaySeconds", sent.delay_seconds, 0, MAX_DELAY_S)
     if settings.fifo:
         if sent.delay_seconds:
-            raise invalid("DelaySeconds", sent.delay_seconds, _OTHER_TYPE)
+            raise invalid("DelaySeconds", sent.delay_seconds, OTHER_TYPE)
         return 0
     if sent.delay_seconds is None:
         return queue_attributes.number(settings, "DelaySeconds")

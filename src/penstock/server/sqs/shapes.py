@@ -79,6 +79,55 @@ class UntagQueue(OfQueue):
     tag_keys: list[str] = []
 
 
+class AddPermission(OfQueue):
+    label: str
+    aws_account_ids: list[str] = msgspec.field(default_factory=list, name="AWSAccountIds")
+    actions: list[str] = []
+
+
+class RemovePermission(OfQueue):
+    label: str
+
+
+class StartMove(Shape):
+    source_arn: str
+    destination_arn: str | None = None
+    max_number_of_messages_per_second: int | None = None
+
+
+class MoveStarted(Shape):
+    task_handle: str
+
+
+class CancelMove(Shape):
+    task_handle: str
+
+
+class MoveCancelled(Shape):
+    approximate_number_of_messages_moved: int
+
+
+class ListMoves(Shape):
+    source_arn: str
+    max_results: int | None = None
+
+
+class MoveTask(Shape, kw_only=True):
+    task_handle: str | None = None
+    status: str
+    source_arn: str
+    destination_arn: str | None = None
+    max_number_of_messages_per_second: int | None = None
+    approximate_number_of_messages_moved: int
+    approximate_number_of_messages_to_move: int
+    failure_reason: str | None = None
+    started_timestamp: int
+
+
+class MoveTasks(Shape):
+    results: list[MoveTask] = []
+
+
 class Tags(Shape):
     tags: dict[str, str] = {}
 

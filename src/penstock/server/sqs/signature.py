@@ -47,7 +47,7 @@ class SignatureError(Exception):
         self.status = status
 
 
-class _Claim(NamedTuple):
+class Claim(NamedTuple):
     """What a request says of its signature; of these things none is true yet."""
 
     access_key: str
@@ -59,12 +59,43 @@ class _Claim(NamedTuple):
     expires_s: int | None
 
 
+class Claimed(NamedTuple):
+    """Whose signature it would be, and what it is to be compared with."""
+
+    claim: Claim
+    pairs: Pairs
+    principal: Principal
+    secret: str
+
+
 def verify(
     request: Request, credentials: Credentials, now_ns: int, region: str, service: str = "sqs"
 ) -> Principal:
     """Who signed the request. `SignatureError` if nobody did, not who it says, or not for here and now."""
-    if not credentials.required:
+    found = claimed(request, credentials, now_ns, region, service)
+    if found is None:
         return ANYBODY
+    claim = found.claim
+    text = "\n".join(
+        (
+            ALGORITHM,
+            claim.stamp,
+            "/".join(claim.scope),
+            hashlib.sha256(canonical(request, found.pairs, claim.signed_headers)).hexdigest(),
+        )
+    )
+    expected = hmac.digest(_signing_key(found.secret, *claim.scope[:3]), text.encode(), "sha256")
+    if not hmac.compare_digest(expected, bytes.fromhex(claim.signature)):
+        raise _mismatch()
+    return found.principal
+
+
+def claimed(
+    request: Request, credentials: Credentials, now_ns: int, region: str, service: str = "sqs"
+) -> Claimed | None:
+    """All that can be refused without the body; None where nobody has to sign."""
+    if not credentials.required:
+        return None
     pairs = _pairs(request.query)
     claim = _claim(request, pairs)
     known = credentials.by_access_key(claim.access_key)
@@ -74,19 +105,7 @@ def verify(
     _check_scope(claim, region, service)
     _check_time(claim, now_ns)
     _check_signed_headers(request, claim)
-    principal, secret = known
-    text = "\n".join(
-        (
-            ALGORITHM,
-            claim.stamp,
-            "/".join(claim.scope),
-            hashlib.sha256(canonical(request, pairs, claim.signed_headers)).hexdigest(),
-        )
-    )
-    expected = hmac.digest(_signing_key(secret, *claim.scope[:3]), text.encode(), "sha256")
-    if not hmac.compare_digest(expected, bytes.fromhex(claim.signature)):
-        raise _mismatch()
-    return principal
+    return Claimed(claim, pairs, *known)
 
 
 def canonical(request: Request, pairs: Pairs, signed_headers: Sequence[str]) -> bytes:
@@ -150,7 +169,7 @@ def _trimmed(value: str) -> bytes:
         raise _mismatch() from None
 
 
-def _claim(request: Request, pairs: Pairs) -> _Claim:
+def _claim(request: Request, pairs: Pairs) -> Claim:
     given = request.headers.get("authorization")
     presigned = any(name in {b"X-Amz-Algorithm", b"X-Amz-Signature"} for name, _ in pairs)
     if given is None and not presigned:
@@ -162,7 +181,7 @@ def _claim(request: Request, pairs: Pairs) -> _Claim:
     return _claim_of_header(given, request.headers.get("x-amz-date", ""))
 
 
-def _claim_of_header(given: str, stamp: str) -> _Claim:
+def _claim_of_header(given: str, stamp: str) -> Claim:
     algorithm, _, rest = given.partition(" ")
     if algorithm != ALGORITHM:
         raise _incomplete(f"The Authorization header requires the algorithm {ALGORITHM}.")
@@ -180,7 +199,7 @@ def _claim_of_header(given: str, stamp: str) -> _Claim:
     return _checked(parts["Credential"], parts["SignedHeaders"], parts["Signature"], stamp, None)
 
 
-def _claim_of_query(pairs: Pairs) -> _Claim:
+def _claim_of_query(pairs: Pairs) -> Claim:
     values: dict[str, str] = {}
     for raw_name, raw_value in pairs:
         name = raw_name.decode("latin-1")
@@ -205,7 +224,7 @@ def _claim_of_query(pairs: Pairs) -> _Claim:
     )
 
 
-def _checked(credential: str, signed: str, signature: str, stamp: str, expires_s: int | None) -> _Claim:
+def _checked(credential: str, signed: str, signature: str, stamp: str, expires_s: int | None) -> Claim:
     access_key, *scope = credential.rsplit("/", 4)
     if len(scope) != 4 or not access_key:
         raise _incomplete(
@@ -216,10 +235,10 @@ def _checked(credential: str, signed: str, signature: str, stamp: str, expires_s
     if not _SIGNATURE.fullmatch(signature):
         raise _incomplete("Signature must be 64 hexadecimal digits in lower case.")
     date, region, service, term = scope
-    return _Claim(access_key, (date, region, service, term), signed.split(";"), signature, stamp, expires_s)
+    return Claim(access_key, (date, region, service, term), signed.split(";"), signature, stamp, expires_s)
 
 
-def _check_scope(claim: _Claim, region: str, service: str) -> None:
+def _check_scope(claim: Claim, region: str, service: str) -> None:
     date, its_region, its_service, term = claim.scope
     if its_region != region:
         raise _mismatch(f"Credential should be scoped to a valid region, which is '{region}' here.")
@@ -231,7 +250,7 @@ def _check_scope(claim: _Claim, region: str, service: str) -> None:
         raise _mismatch("Date in Credential scope does not match YYYYMMDD from the date of the request.")
 
 
-def _check_time(claim: _Claim, now_ns: int) -> None:
+def _check_time(claim: Claim, now_ns: int) -> None:
     now_s = now_ns // NS_PER_S
     signed_s = _seconds(claim.stamp)
     good_for_s = SKEW_S if claim.expires_s is None else claim.expires_s
@@ -247,7 +266,7 @@ def _check_time(claim: _Claim, now_ns: int) -> None:
         )
 
 
-def _check_signed_headers(request: Request, claim: _Claim) -> None:
+def _check_signed_headers(request: Request, claim: Claim) -> None:
     """What has a say in a request's meaning must be signed, or whoever saw one could make another of it."""
     signed = claim.signed_headers
     if sorted(set(signed)) != signed or not all(name in request.headers for name in signed):

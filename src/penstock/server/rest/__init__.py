@@ -1,0 +1,1 @@
+"""The typed interface under `/v1`: one table of routes, in JSON and MessagePack, and its description."""

@@ -1,0 +1,16 @@
+"""Sends the tasks of the app, from a process that is no worker."""
+
+from __future__ import annotations
+
+import sys
+
+from tests.server.clients.celery_app import COUNTDOWN_S, fails_twice, later, long, note, short
+
+if sys.argv[1] == "many":
+    for number in range(int(sys.argv[2])):
+        short.delay(number)
+    fails_twice.delay()
+    note("sent")
+    later.apply_async(countdown=COUNTDOWN_S)
+else:
+    long.delay()
