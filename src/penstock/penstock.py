@@ -30,6 +30,8 @@ from penstock.backends.base import (
 from penstock.backends.bulk import (
     SNAPSHOT_LIFETIME_S,
     BulkBackend,
+    BulkReader,
+    BulkWriter,
     Snapshot,
     Staged,
     StoredMessage,
@@ -38,9 +40,9 @@ from penstock.backends.bulk import (
     Written,
 )
 from penstock.backends.judging import silent
-from penstock.backends.registry import check_config, naming, open_backend
-from penstock.clock import Clock
-from penstock.config import Config
+from penstock.backends.registry import check_config, naming, open_backend, open_reader, open_writer
+from penstock.clock import Clock, SystemClock
+from penstock.config import BackendSettings, Config
 from penstock.errors import (
     BackendUnavailable,
     InvalidConfig,
@@ -53,7 +55,7 @@ from penstock.errors import (
 )
 from penstock.event import Entry
 from penstock.journal import Journal, Moment, UserState, moment_ns
-from penstock.keyring import KeyProvider
+from penstock.keyring import KeyProvider, configured_keys
 from penstock.message import MAX_COUNT, DueItem, EnqueueResult, checked_batch
 from penstock.queue import Queue
 from penstock.settings import QueueSettings, queue_settings
@@ -112,6 +114,8 @@ class Penstock:
         keys: KeyProvider | None = None,
     ) -> None:
         self._config = config
+        self._keys = keys
+        self.clock = clock or SystemClock()
         self._backends: dict[str, QueueBackend] = {}
         try:
             check_config(config)  # All of it, before the first store is opened.
@@ -316,6 +320,20 @@ class Penstock:
     def abort_write(self, ticket: WriteTicket, txn: Txn) -> None:
         """Throw away what was staged, unless its commit has begun."""
         self._bulk(self._backend(ticket.backend)).abort_write(ticket, txn)
+
+    def open_reader(self, snapshot: Snapshot, *, backend: str = DEFAULT) -> BulkReader:
+        """A snapshot that was taken here, with the system's own keys and clock."""
+        return open_reader(snapshot, self._keys_of(backend), self.clock)
+
+    def open_writer(self, ticket: WriteTicket) -> BulkWriter:
+        """What stages rows for a ticket that was given here, with the system's own keys."""
+        return open_writer(ticket, self._keys_of(ticket.backend))
+
+    def _keys_of(self, backend: str) -> KeyProvider | None:
+        settings = self._config.all_backends()[backend]
+        if self._keys is not None or isinstance(settings, BackendSettings):
+            return self._keys
+        return configured_keys(settings.encryption.key_file, settings.encryption.key_command)
 
     def _bulk(self, backend: QueueBackend) -> BulkBackend:
         if not hasattr(backend, "begin_write"):

@@ -32,7 +32,8 @@ from penstock.message import (
 )
 from penstock.settings import QueueSettings
 
-_WAITING = (State.DELAYED, State.READY)
+#: What a purge removes, if it is not told otherwise.
+WAITING = (State.DELAYED, State.READY)
 _PAGE = 500
 _KINDS = [str(kind) for kind in Kind]
 #: Backends that have consumer groups.
@@ -224,7 +225,7 @@ class Queue:
 
     def purge(self, state: str | None = None) -> int:
         """Remove delayed and ready messages, or those of one state; how many went."""
-        return self._backend.purge(self.name, _WAITING if state is None else (state,))
+        return self._backend.purge(self.name, WAITING if state is None else (state,))
 
     # -- history
 

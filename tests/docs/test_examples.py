@@ -17,7 +17,9 @@ from tests.docs.pages import DOCS, PAGES, ROOT, blocks
 CONFIGURATION = DOCS / "configuration.md"
 #: Their examples need a Java, which one process has for all tests: they run in tests/spark.
 SPARK = (DOCS / "spark.md", DOCS / "archive.md", DOCS / "audit-and-report.md")
-RUN = [page for page in PAGES if page not in (CONFIGURATION, *SPARK) and blocks(page, "python")]
+#: Its examples need a server, which test_sqs_page starts.
+SQS = DOCS / "sqs.md"
+RUN = [page for page in PAGES if page not in (CONFIGURATION, SQS, *SPARK) and blocks(page, "python")]
 
 
 def run(page: Path, namespace: dict[str, Any]) -> None:

@@ -77,5 +77,5 @@ def test_no_script_builds_the_name_of_a_key(path: Path) -> None:
     # Names of what was handed on from KEYS, and words of commands that come before a key.
     bare = {"calls", "entries", "index", "states", "f", "k", "x", "keys[1]", "keys[2]", "keys[3]", "keys[4]"}
     bare |= {"hash", "'memory'", "'server'", "'STREAM'", "'CONSUMERS'"}
-    bare |= {"stream", "shares", "'CREATE'", "'DESTROY'", "'DELCONSUMER'", "'SETID'", "'GROUP'"}
+    bare |= {"stream", "shares", "'CREATE'", "'DESTROY'", "'DELCONSUMER'", "'SETID'", "'GROUP'", "'GROUPS'"}
     assert [one for one in called if not one.startswith("KEYS[") and one not in bare] == []

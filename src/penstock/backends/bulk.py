@@ -306,6 +306,7 @@ class BulkWriter(Protocol):
         partition: int,
         batches: Iterable[pyarrow.RecordBatch],
         set_aside: Callable[[pyarrow.RecordBatch], None] | None = None,
+        first_row: int = 0,
     ) -> Staged:
         """Check rows as `enqueue` does and write them where only a commit finds them; memory stays flat.
 
@@ -316,6 +317,9 @@ class BulkWriter(Protocol):
 
         A partition that is staged again, by a task that is tried again, is other files: only those count
         whose result is committed.
+
+        A partition may be staged in several calls: `first_row` is then the place of their first row in it,
+        and `tables.jobs.joined` makes one result of theirs.
         """
         ...
 

@@ -56,12 +56,14 @@ DRIVERS: dict[str, str] = {"redis": "redis"}
 READERS: dict[str, str] = {
     "rocksdb": "penstock.backends.embedded.tables.reader",
     "redis": "penstock.backends.redis.tables.reader",
+    "http": "penstock.backends.http.reader",
 }
 
 #: What a ticket says that rows are staged by -> what opens it, imported when it is asked for.
 WRITERS: dict[str, str] = {
     "rocksdb": "penstock.backends.embedded.stager:open_stager",
     "redis": "penstock.backends.redis.staging:open_stager",
+    "http": "penstock.backends.http.writer:open_stager",
 }
 
 #: Takes settings, clock and generator; one of Penstock's own also where its keys come from.
@@ -221,8 +223,12 @@ def _reader_of(snapshot: Snapshot) -> ModuleType:
             f"snapshot {snapshot.id} is read by {snapshot.reader!r}, which is not known here; known: "
             f"{', '.join(READERS)}: use the same version of Penstock everywhere"
         )
+    return _bulk_module(READERS[snapshot.reader])
+
+
+def _bulk_module(name: str) -> ModuleType:
     try:
-        return import_module(READERS[snapshot.reader])
+        return import_module(name)
     except ModuleNotFoundError as error:
         if error.name not in ("numpy", "pyarrow"):
             raise
@@ -240,5 +246,5 @@ def open_writer(ticket: WriteTicket, keys: KeyProvider | None = None) -> BulkWri
             f"{', '.join(WRITERS)}: use the same version of Penstock everywhere"
         )
     module, _, attribute = WRITERS[ticket.writer].partition(":")
-    writer: BulkWriter = getattr(import_module(module), attribute)(ticket, keys)
+    writer: BulkWriter = getattr(_bulk_module(module), attribute)(ticket, keys)
     return writer

@@ -7,14 +7,17 @@ import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
 from penstock import config as configuration
 from penstock import penstock as facade
 from penstock.backends.bulk import BulkReader, Snapshot
-from penstock.backends.registry import check_config, missing_stores, open_reader, release_snapshot
-from penstock.config import BackendSettings, Config, StorageSettings
+from penstock.backends.http.place import VARIABLE as TOKEN_VARIABLE
+from penstock.backends.http.place import read as read_place
+from penstock.backends.registry import REMOTE, check_config, missing_stores, open_reader, release_snapshot
+from penstock.config import AnySettings, BackendSettings, Config, StorageSettings
 from penstock.errors import BackendUnavailable, InvalidConfig, Unsupported
 from penstock.keyring import configured_keys
 from penstock.penstock import Penstock
@@ -86,12 +89,18 @@ class Store(msgspec.Struct, frozen=True):
             return Store(place_of(settings), self.key_source())
         if isinstance(settings, StorageSettings) and settings.path:
             return Store(os.path.abspath(settings.path), self.key_source())
+        if (served := _served(settings)) is not None:
+            return Store(served)
         return self
 
     @property
     def unit_ns(self) -> int:
         """What its times are measured in."""
-        return 1000 if isinstance(self._config().default, RedisSettings) else 1
+        settings = self._config().default
+        if _served(settings) is None:
+            return 1000 if isinstance(settings, RedisSettings) else 1
+        with self.open() as ps:
+            return 1000 if ps.info().default.engine == "redis" else 1
 
     def standing(self) -> Standing:
         """Where it is, and whether what is put into it is encrypted, or would be if it were made now."""
@@ -102,7 +111,8 @@ class Store(msgspec.Struct, frozen=True):
         with self.open() as ps:
             info = ps.info().default
         settings = config.default
-        path = place_of(settings) if isinstance(settings, RedisSettings) else info.path
+        # A path is one of the machine that the store is on: that of another says nothing here.
+        path = place_of(settings) if isinstance(settings, RedisSettings) else _served(settings) or info.path
         return Standing(path, info.sealed_with is not None)
 
     def take_snapshot(self, id: str | None = None) -> Snapshot:
@@ -140,6 +150,11 @@ def _resolved(url: str) -> Config:
         settings = settings_at(url)
         return Config(source=settings.url, default=settings)
     config = configuration.resolve(url)
+    if configuration.is_url(url) and _served(config.default) and "@" in urlsplit(url).netloc:
+        raise InvalidConfig(
+            f"{config.source}: a key in option url would be in Spark's plans and logs; put it into "
+            f"{TOKEN_VARIABLE}, of the driver and of every worker"
+        )
     if not isinstance(config.default, RedisSettings):
         return config
     if configuration.is_url(url) and config.default.password is not None and not config.default.password.file:
@@ -148,6 +163,13 @@ def _resolved(url: str) -> Config:
             f"{PASSWORD_VARIABLE}, of the driver and of every worker, or into a file: password_file"
         )
     return msgspec.structs.replace(config, default=with_password(config.default))
+
+
+def _served(settings: AnySettings) -> str | None:
+    """The URL of the server that a store is behind, without the key, if it is behind one."""
+    if isinstance(settings, BackendSettings) and settings.url.partition(":")[0] in REMOTE:
+        return read_place(settings).shared()
+    return None
 
 
 def opened(snapshot: Snapshot, keys: KeySource) -> BulkReader:

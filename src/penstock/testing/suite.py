@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from penstock.testing.admin_suite import AdminSuite
+from penstock.testing.bulk_part_suite import BulkPartSuite
 from penstock.testing.bulk_plan_suite import BulkPlanSuite
 from penstock.testing.bulk_read_suite import BulkReadSuite
 from penstock.testing.bulk_reject_suite import BulkRejectSuite
@@ -101,6 +102,7 @@ class BackendSuite(
     RaceSuite,
     PersistenceSuite,
     BulkWriteSuite,
+    BulkPartSuite,
     BulkRejectSuite,
     CapabilitySuite,
 ):

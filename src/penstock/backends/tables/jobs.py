@@ -15,6 +15,8 @@ NAMED_KEPT_S = 30 * 86_400.0
 UNNAMED_KEPT_S = 86_400.0
 #: Applications whose last job is known; beyond, the oldest are forgotten.
 TXNS_KEPT = 10_000
+#: Reasons of bad rows that travel with a partition.
+REASONS = 5
 #: What nobody has committed or added to for so long is thrown away.
 STAGED_KEPT_S = 86_400.0
 
@@ -57,6 +59,13 @@ def first_low(partition: int) -> int:
     return partition << ROW_BITS
 
 
+def checked_row(first_row: int) -> int:
+    """The place of a row in its partition."""
+    if not 0 <= first_row < 1 << ROW_BITS:
+        raise InvalidMessage(f"first_row is {first_row}; accepted: 0 to {(1 << ROW_BITS) - 1}")
+    return first_row
+
+
 def check_ticket(ticket: WriteTicket) -> None:
     if not _TICKET_ID.fullmatch(ticket.id):
         raise InvalidMessage(f"ticket {ticket.id!r:.60} is none that begin_write has given")
@@ -70,6 +79,17 @@ def in_order(parts: Sequence[Staged]) -> list[Chunk]:
             raise InvalidMessage(f"partition {part.partition} was staged twice: commit one of them")
         seen.add(part.partition)
     return [chunk for part in sorted(parts, key=lambda one: one.partition) for chunk in part.chunks]
+
+
+def joined(parts: Sequence[Staged]) -> Staged:
+    """One partition of the results of the calls that have staged it, in the order of its rows."""
+    return Staged(
+        partition=parts[0].partition,
+        rows=sum(part.rows for part in parts),
+        chunks=tuple(chunk for part in parts for chunk in part.chunks),
+        rejected=sum(part.rejected for part in parts),
+        reasons=tuple(reason for part in parts for reason in part.reasons)[:REASONS],
+    )
 
 
 def script_refusal(queue: str, on_enqueue: str | None) -> str:

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.backends.bulk import Target, WriteTicket
 from penstock.backends.tables.incoming import NOT_TEXT, arrow, arrow_compute
+from penstock.backends.tables.jobs import REASONS
 from penstock.codec.body import check_message
 from penstock.errors import InvalidMessage, PenstockError, QueueNotFound
 from penstock.message import DEFAULT_PRIORITY, MAX_PAYLOAD_BYTES, NewMessage
 
 if TYPE_CHECKING:
     import pyarrow
-
-#: Reasons that travel; all of them go to `set_aside`.
-REASONS = 5
 
 #: Columns in front of those of a row that was set aside.
 ROW, REASON = "row", "reason"
