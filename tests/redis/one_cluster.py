@@ -9,11 +9,15 @@ import tempfile
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import penstock
+from penstock.backends.redis.keys import Keys
 from penstock.clock import Clock, ManualClock
 from penstock.testing.harness import START_NS
+from tests.redis.sealed import stored_on
 from tests.redis.servers import RunningCluster, packaged_redis, packaged_valkey, running_cluster
+from tests.redis.stores import opened
 
 _PACKAGED = {"redis": packaged_redis, "valkey": packaged_valkey}
 #: Nobody is to take over from a master that a busy machine keeps waiting.
@@ -54,6 +58,35 @@ class Place:
         ps = penstock.open(self.url, clock=clock or self.clock, rng=random.Random(seed))
         self._opened.append(ps)
         return ps
+
+    def sealed(
+        self,
+        keys: penstock.KeyProvider,
+        key_id: str | None = "main",
+        *,
+        follow: bool = False,
+        clock: Clock | None = None,
+    ) -> penstock.Penstock:
+        """Encrypted with that key; None: encryption is off; `follow`: as the store says."""
+        first = self.cluster.masters[0]
+        where = first.binary.flavour, first.port, self.prefix
+        more = {"clock": clock or self.clock, "kind": self.kind}
+        ps = opened(*where, keys, key_id, follow=follow, cluster=True, **more)  # type: ignore[arg-type]
+        self._opened.append(ps)
+        return ps
+
+    @property
+    def keys(self) -> Keys:
+        return Keys(self.prefix, "stream" if self.kind == "streams" else "hash")
+
+    def everything(self) -> dict[bytes, Any]:
+        """All keys of the store with what they hold, of all who are masters by now."""
+        found: dict[bytes, Any] = {}
+        for server in self.cluster.servers:
+            with server.client() as client:
+                if client.role()[0] == b"master":
+                    found |= stored_on(client, self.prefix)
+        return found
 
     def stored(self) -> set[bytes]:
         """All keys of the store, of all masters."""

@@ -14,20 +14,27 @@ STAYING = set(SECRETS) - {"removed-payload"}
 
 
 def everything(place: Place) -> dict[bytes, Any]:
+    return stored_on(place.client, place.prefix)
+
+
+def stored_on(client: Any, prefix: str) -> dict[bytes, Any]:
     """By content: how a server has it laid out differs from one moment to the next."""
-    client = place.client
     readers: dict[bytes, Callable[[bytes], Any]] = {
         b"hash": client.hgetall,
         b"stream": client.xrange,
         b"string": client.get,
         b"zset": lambda key: client.zrange(key, 0, -1, withscores=True),
     }
-    return {key: readers[client.type(key)](key) for key in client.keys(f"{place.prefix}*")}
+    return {key: readers[client.type(key)](key) for key in client.keys(f"{prefix}*")}
 
 
 def readable(place: Place) -> set[str]:
     """Which of the secrets some value on the server shows."""
-    text = repr(everything(place))
+    return shown_by(everything(place))
+
+
+def shown_by(found: dict[bytes, Any]) -> set[str]:
+    text = repr(found)
     return {name for name, word in SECRETS.items() if word in text}
 
 

@@ -28,11 +28,17 @@ def opened(
     follow: bool = False,
     clock: Clock | None = None,
     kind: str = "lists",
+    cluster: bool = False,
 ) -> penstock.Penstock:
     """A store with encryption as `Place.sealed` says."""
     encryption = EncryptionSettings(enabled=None if follow else key_id is not None, key_id=key_id or "main")
     settings = RedisSettings(
-        flavour=flavour, kind=kind, nodes=(("127.0.0.1", port),), key_prefix=prefix, encryption=encryption
+        flavour=flavour,
+        kind=kind,
+        nodes=(("127.0.0.1", port),),
+        key_prefix=prefix,
+        encryption=encryption,
+        cluster=cluster,
     )
     config = Config(source="test", default=settings)
     return penstock.open(config, keys=keys, clock=clock or ManualClock(START_NS), rng=random.Random(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -12,7 +13,10 @@ from penstock import NewMessage, Penstock, Queue
 from penstock.testing.folding import read_events
 from penstock.testing.group_suite import worked
 from penstock.testing.harness import ack, ids, sweep_all
-from tests.redis.one_cluster import Place
+from tests.redis.interrupting import after
+from tests.redis.one_cluster import PATIENT, Place
+from tests.redis.servers import running_cluster
+from tests.redis.test_cluster_load import reshard, slot_of
 from tests.redis.test_cluster_steps import FORSAKEN_S, die, held_by, prove
 
 pytestmark = pytest.mark.xdist_group("redis-streams-cluster")
@@ -145,6 +149,29 @@ def test_a_group_that_joins_while_messages_are_on_their_way_sees_them_once(
 
 
 JOINING = steps(("commit", 1), ("join", 2), ("plan", 1), ("change", 1), ("planned", 1), ("join", 1), quick=2)
+
+
+def test_a_group_that_joins_while_its_slot_moves_sees_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits is read by places, and those of one server mean nothing to another."""
+    with running_cluster(tmp_path, replicas=0, options=PATIENT) as cluster:
+        place = Place("streams", cluster)
+        ps = place.open()
+        q = ps.create_queue("spare")
+        q.lease(group="first")
+        sent = [one.id for one in q.enqueue_many([NewMessage(b"x")] * 3000)]
+        source, target = cluster.masters[0], cluster.masters[2]
+
+        def move() -> None:
+            reshard(cluster, slot_of("spare"), source, target, pause_s=0)
+
+        after(monkeypatch, ps, "join", 7, move)
+        q.create_group("late")
+        late = q.group("late")
+        assert sorted(message.id for message in late.iter()) == sorted(map(str, sent))
+        assert ps.check().ok
+        ps.close()
 
 
 @pytest.mark.parametrize(("step", "nth"), JOINING)

@@ -38,12 +38,6 @@ def configured(folder: Path, place: Place, *lines: str) -> str:
     return str(file)
 
 
-def test_what_is_not_there_yet_is_refused(place: Place, tmp_path: Path) -> None:
-    settings = ("cluster: true", "encryption: {enabled: true, key_id: k}")
-    with pytest.raises(InvalidConfig, match="encryption on a cluster is not part of this version"):
-        penstock.open(configured(tmp_path, place, *settings)).close()
-
-
 def test_a_cluster_that_is_none_is_refused(place: Place, tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="is no member of a cluster"):
         penstock.open(configured(tmp_path, place, "cluster: true")).close()

@@ -124,7 +124,7 @@ class RedisBackend:
         self._moving = Moving(engine, self._looking, transferring)
         self._journals = Journals(engine)
         self._numbers = Numbers(engine, self._leasing, settling, self._durability)
-        self._rekeying = Rekeying(engine, self._worlds)
+        self._rekeying = Rekeying(engine, self._worlds, self._catalogue)
         place = place_of(server.settings)
         self._snapshots, self._writing = Snapshots(engine, place), Writing(engine, place)
         self._restoring = Restoring(engine, sort.name)

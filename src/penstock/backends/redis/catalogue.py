@@ -21,7 +21,7 @@ from penstock.backends.redis.engine import (
 )
 from penstock.backends.redis.records import encode_counters, fresh_counters
 from penstock.backends.redis.worlds import Worlds
-from penstock.errors import InvalidConfig, QueueAlreadyExists, QueueNotFound
+from penstock.errors import InvalidConfig, QueueAlreadyExists, QueueNotFound, StorageError
 from penstock.event import SYSTEM_WORLD, Entry
 from penstock.settings import QueueSettings
 
@@ -29,8 +29,8 @@ NUMBER_FLAG, GROUP_FLAG = "number:", "group:"
 
 _KINDS = {"c": "queue_created", "u": "queue_updated", "d": "queue_deleted"}
 
-#: What is done ('c', 'u', 'd'; 'n', 'v', 'x' to the line of a further group, 'f' to a group that has the own
-#: one), to which queue or line, and the queue's row.
+#: What is done ('c', 'u', 'd', 't' that it only counts as changed; 'n', 'v', 'x' to the line of a further
+#: group, 'f' to a group that has the own one), to which queue or line, and the queue's row.
 Change = tuple[str, str, QueueRow]
 
 
@@ -113,7 +113,35 @@ class Catalogue:
 
         self._change(changes)
 
+    def touch(self, name: str, attempts: int = MOST_CHANGES) -> None:
+        """A queue counts as changed, and its row is sealed as it should be; no journal tells of that."""
+        engine = self._engine
+        store, queues = engine.keys.store, engine.keys.queues
+        for _ in range(attempts):
+            version = int(engine.server.command("HGET", store, "version") or 0)
+            raw = engine.server.command("HGET", queues, name.encode())
+            if raw is None:
+                return
+            old = engine.decoded_row(name, raw)
+            row = msgspec.structs.replace(old, changed=version + 1)
+            args: list[Arg] = [*engine.head(), version, name.encode(), raw, engine.encoded_row(name, row)]
+            lines = ["", *(one.name for one in old.groups[1:])]
+            counters = [engine.keys.queue(name, group)[0] for group in lines]
+            reply = engine.server.run(engine.script("touch"), [store, queues, *counters], args)
+            engine.forget(name)
+            if reply[0] != CHANGED:
+                return
+            self._pause()
+        raise restless(name)
+
+    def settle(self) -> None:
+        """Nothing that was decided before is left to be done: here, nothing ever is."""
+
     # -- steps
+
+    def _pause(self) -> None:
+        if self._engine.closed.wait(PATIENCE_S):
+            raise StorageError("the store is closed; open it again")
 
     def _change(self, changes: Callable[[int], list[Change] | None]) -> bool:
         """Apply what is to be changed; anew if someone else was faster. False if nothing may be."""

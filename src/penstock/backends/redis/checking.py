@@ -16,7 +16,8 @@ from penstock.backends.redis.journal import PAGE
 from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import Counters, decode_counters, decode_events, decode_head
 from penstock.backends.redis.recovering import Recovering
-from penstock.backends.redis.repairing import Repairing, runs_of
+from penstock.backends.redis.repairing import Repairing
+from penstock.backends.redis.runs import runs_if_told
 from penstock.backends.redis.transferring import Transferring
 from penstock.backends.redis.worlds import Worlds
 from penstock.codec.body import decode_body
@@ -184,7 +185,7 @@ class Checking:
 
     def _queue(self, q: Known, note: Note) -> tuple[int, int]:
         """(messages, events)"""
-        runs = runs_of(self._engine.server)
+        runs = runs_if_told(self._engine.server)
         raw = self._engine.server.command("GET", q.keys[0])
         if raw is not None:
             decode_counters(raw)  # Damaged ones may look like a queue in repair, which is waited for.
@@ -196,7 +197,7 @@ class Checking:
         found += _problems(wrong)
         counters = decode_counters(raw)
         found += self._journal(q, counters)
-        if runs_of(self._engine.server) != runs:
+        if runs_if_told(self._engine.server) != runs:
             return self._queue(q, note)  # Another run of the server has another order: some were passed over.
         for kind, where in found:
             note(kind, q.name, f"group {q.group!r}: {where}" if q.is_view else where)

@@ -190,7 +190,18 @@ class Server:
 
     def everywhere(self, *args: Arg) -> list[Any]:
         """The same command on every server that has keys: one answer for each, of a single server one."""
-        return [self._one(_PlainCall(None, args, node)) for node in self._nodes()]
+        return list(self.told(*args).values())
+
+    def told(self, *args: Arg) -> dict[Node, Any]:
+        """The same, with who answered what."""
+        return {node: self._one(_PlainCall(None, args, node)) for node in self._nodes()}
+
+    def node_of(self, key: bytes) -> Node:
+        """The server that has a key."""
+        try:
+            return self._topology.node_of(key)
+        except (driver.RedisError, OSError) as error:
+            raise failures.translated(error, self._sender.where) from error
 
     def each(self, *args: Arg) -> dict[Node, Any]:
         """The same once, with an error as the answer of one that has none."""

@@ -11,13 +11,15 @@ source until the target has them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from penstock.backends.redis.connecting import Arg
 from penstock.backends.redis.engine import MOST_CHANGES, Engine, Known, QueueChanged
+from penstock.backends.redis.intents import TIME_BYTES, Intent, decode_intent, encode_intent
 from penstock.backends.redis.keys import ARRIVALS, DEPARTURES
 from penstock.backends.redis.looking import Looking
 from penstock.backends.redis.records import CODES, StateRecord, stored_body
@@ -31,62 +33,12 @@ from penstock.backends.redis.transferring import (
 from penstock.errors import BackendUnavailable, StorageCorrupt
 from penstock.message import State
 
-#: kind, flags, number of the target, bytes of its name
-_HEAD = struct.Struct(">BBIH")
-_COUNT = struct.Struct(">I")
 #: when it becomes visible, 0 for at once; expiry; when it was enqueued; weight
 _ROW = struct.Struct(">QQQH")
-#: Before what was written down: when.
-_TIME_BYTES = 8
 #: Of what a target remembers: when, then the number of the source, and the length of its answers.
 _ARRIVAL = struct.Struct(">QIH")
 
 WENT, REFUSED = b"1", b"2"
-
-
-class Intent(NamedTuple):
-    """What a transfer is, as it is written down at its source."""
-
-    kind: int
-    target: str
-    number: int
-    ids: list[bytes]
-    #: As the source's journal is to have them.
-    reasons: list[bytes]
-
-
-def encode_intent(intent: Intent) -> bytes:
-    name = intent.target.encode()
-    return b"".join(
-        (
-            _HEAD.pack(intent.kind, flags_of(intent.kind), intent.number, len(name)),
-            name,
-            _COUNT.pack(len(intent.ids)),
-            *intent.ids,
-            *(_COUNT.pack(len(reason)) for reason in intent.reasons),
-            *intent.reasons,
-        )
-    )
-
-
-def decode_intent(raw: bytes) -> Intent:
-    try:
-        kind, _, number, size = _HEAD.unpack_from(raw)
-        at = _HEAD.size + size
-        target = raw[_HEAD.size : at].decode()
-        (count,) = _COUNT.unpack_from(raw, at)
-        at += _COUNT.size
-        ids = [raw[i : i + 16] for i in range(at, at + 16 * count, 16)]
-        at += 16 * count
-        sizes = struct.unpack_from(f">{count}I", raw, at)
-        at += 4 * count
-        reasons = []
-        for length in sizes:
-            reasons.append(raw[at : at + length])
-            at += length
-    except (struct.error, UnicodeDecodeError) as error:
-        raise StorageCorrupt(f"a transfer that was written down does not decode: {error}") from error
-    return Intent(kind, target, number, ids, reasons)
 
 
 class Ferrying(Transferring):
@@ -99,11 +51,11 @@ class Ferrying(Transferring):
     def _send(self, q: Known, target: Known, kind: int, parcels: Sequence[Parcel]) -> list[bytes]:
         transfer = os.urandom(16)
         ids = [one.transfer.raw_id for one in parcels]
-        texts = [(one.transfer.raw_id, one.transfer.reason) for one in parcels]
+        texts = {one.transfer.raw_id: one.transfer.reason for one in parcels}
         seqs = b"".join([one.transfer.seq.to_bytes(8, "big") for one in parcels])
 
         def intended() -> Intent:
-            reasons = [self._engine.sealed_reason(q, *one) for one in texts]
+            reasons = [self._engine.sealed_reason(q, raw_id, texts[raw_id]) for raw_id in ids]
             return Intent(kind, target.name, target.number, ids, reasons)
 
         _, _, answers, found = self._engine.run_sealed(
@@ -119,15 +71,23 @@ class Ferrying(Transferring):
                 going.append((one, self._engine.record_to_settle(q, raw_id, next(records))))
         if not going:
             return out
-        arrived = self._ferry(q, transfer, intended(), going)
+        arrived = self._ferry(q, transfer, intended(), going, texts)
         if arrived is None:
             raise QueueChanged(q.address, target.name)
         return [arrived.get(one.transfer.raw_id, answer) for one, answer in zip(parcels, out, strict=True)]
 
     def _ferry(
-        self, q: Known, transfer: bytes, intent: Intent, going: Sequence[tuple[Parcel, StateRecord]]
+        self,
+        q: Known,
+        transfer: bytes,
+        intent: Intent,
+        going: Sequence[tuple[Parcel, StateRecord]],
+        texts: Mapping[bytes, str],
     ) -> dict[bytes, bytes] | None:
-        """All steps behind the first; the target's answers by id, None if there is no such target."""
+        """All steps behind the first; the target's answers by id, None if there is no such target.
+
+        `texts` are the reasons of those that have one that can be read.
+        """
         answers: dict[bytes, bytes] = {}
         head: list[Arg] = [
             *(
@@ -154,29 +114,31 @@ class Ferrying(Transferring):
             if len(reply[2]) != len(ids):
                 raise StorageCorrupt(f"a transfer from {q.name!r} has lost messages on its way")
             answers = {raw_id: bytes((one,)) for raw_id, one in zip(ids, reply[2], strict=True)}
-        self._finish(q, transfer, intent, answers)
+        self._finish(q, transfer, intent, answers, texts)
         if reply is None:
             return None
         self._on(intent.target, intent.number, "arrived", lambda _: [transfer])
         return answers
 
-    def _finish(self, q: Known, transfer: bytes, intent: Intent, answers: dict[bytes, bytes]) -> None:
+    def _finish(
+        self,
+        q: Known,
+        transfer: bytes,
+        intent: Intent,
+        answers: dict[bytes, bytes],
+        texts: Mapping[bytes, str],
+    ) -> None:
         told = b"".join([answers.get(raw_id, REFUSED) for raw_id in intent.ids])
 
         def sealed(now: Known) -> list[Arg]:
             sent: list[Arg] = [transfer, intent.kind, intent.target.encode(), told]
             for raw_id, reason in zip(intent.ids, intent.reasons, strict=True):
-                sent += (raw_id, self._as_sealed_now(now, raw_id, reason))
+                # By the list of keys as it is by now; one that does not open stays as it was written down.
+                text = texts.get(raw_id)
+                sent += (raw_id, reason if text is None else self._engine.sealed_reason(now, raw_id, text))
             return sent
 
         self._on(q.address, q.number, "departed", sealed)
-
-    def _as_sealed_now(self, q: Known, raw_id: bytes, reason: bytes) -> bytes:
-        """Another key may have come since it was written down; what does not open stays as it is."""
-        try:
-            return self._engine.sealed_reason(q, raw_id, self._engine.opened_reason(q, raw_id, reason))
-        except StorageCorrupt:
-            return reason
 
     def _on(
         self, name: str, number: int, script: str, args: Callable[[Known], Sequence[Arg]]
@@ -199,25 +161,27 @@ class Ferrying(Transferring):
         raw = self._engine.server.command("HGET", q.keys[DEPARTURES], transfer)
         if raw is None:
             return
-        intent = decode_intent(raw[_TIME_BYTES:])
+        intent = decode_intent(raw[TIME_BYTES:])
         target = self._engine.load(intent.target)
         going: list[tuple[Parcel, StateRecord]] = []
-        reasons = dict(zip(intent.ids, intent.reasons, strict=True))
+        texts: dict[bytes, str] = {}
+        for raw_id, reason in zip(intent.ids, intent.reasons, strict=True):
+            with contextlib.suppress(StorageCorrupt):
+                texts[raw_id] = self._engine.opened_reason(q, raw_id, reason)
         if target is not None and target.number == intent.number:
             found = self._looking.find(q, intent.ids)
             for raw_id, one in zip(intent.ids, found, strict=True):
-                if one is None or one[0].transfer != transfer:
-                    continue
+                if one is None or one[0].transfer != transfer or raw_id not in texts:
+                    continue  # What does not open is put back, where `check` finds it.
                 try:
-                    reason = self._engine.opened_reason(q, raw_id, reasons[raw_id])
-                    made = as_arriving(intent.kind, q.name, raw_id, one[0], stored_body(*one), reason)
+                    made = as_arriving(intent.kind, q.name, raw_id, one[0], stored_body(*one), texts[raw_id])
                 except StorageCorrupt:
-                    continue  # It is put back, where `check` finds it.
+                    continue
                 going.append((packed(target, made), one[0]))
         if going:
-            self._ferry(q, transfer, intent, going)
+            self._ferry(q, transfer, intent, going, texts)
         else:
-            self._finish(q, transfer, intent, {})
+            self._finish(q, transfer, intent, {}, texts)
 
     def resume_all(self, q: Known) -> None:
         for transfer in self._engine.server.command("HKEYS", q.keys[DEPARTURES]):

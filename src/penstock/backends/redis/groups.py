@@ -27,7 +27,7 @@ from penstock.backends.redis.engine import (
     QueueRow,
     restless,
 )
-from penstock.backends.redis.repairing import runs_of
+from penstock.backends.redis.runs import runs_if_told, settled_runs
 from penstock.errors import InvalidMessage, QueueNotFound
 from penstock.message import OK, Outcome, checked_name, parse_receipt
 
@@ -101,12 +101,13 @@ class Groups:
 
     def _slices(self, queue: str, group: str, script: str, attempts: int) -> None:
         """One after the other; `QueueChanged` if one of them was refused so many times."""
-        cursor, is_all, runs, attempt = b"0", False, runs_of(self._engine.server), 0
+        server, closed = self._engine.server, self._engine.closed
+        cursor, is_all, runs, attempt = b"0", False, runs_if_told(server), 0
         while not is_all:
             own, line = self._lines(queue, group)
             try:
                 if script == "join":
-                    if cursor == b"end" and (now := runs_of(self._engine.server)) != runs:
+                    if cursor == b"end" and (now := settled_runs(server, own.keys[0], closed)) != runs:
                         cursor, runs = b"0", now  # A place in a scan is of one run of the server.
                     is_all = cursor == b"end"
                     sent = (b"0" if is_all else cursor, int(is_all))

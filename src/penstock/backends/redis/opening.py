@@ -34,7 +34,6 @@ def opened(
     sort: Sort,
 ) -> T:
     """A store of a sort, if its server gives what is asked of it."""
-    _check(settings)
     encryption = settings.encryption
     provider = keys or configured_keys(encryption.key_file, encryption.key_command)
     # The connection waits for real, whatever the clock of the queues says.
@@ -54,9 +53,3 @@ def opened(
     except BaseException:
         server.close()
         raise
-
-
-def _check(settings: RedisSettings) -> None:
-    """Nothing that was asked for is left out in silence."""
-    if settings.cluster and settings.encryption.enabled:
-        raise InvalidConfig(f"{settings.url}: encryption on a cluster is not part of this version")

@@ -12,6 +12,7 @@ a queue that comes late changes nothing: numbers of queues and of settings only 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 
@@ -30,8 +31,9 @@ from penstock.backends.redis.engine import (
     QueueChanged,
     restless,
 )
+from penstock.backends.redis.records import decode_counters
 from penstock.backends.redis.worlds import Worlds
-from penstock.errors import StorageCorrupt
+from penstock.errors import BackendUnavailable, StorageCorrupt
 from penstock.event import SYSTEM_WORLD
 
 log = logging.getLogger("penstock")
@@ -80,9 +82,42 @@ class PlannedCatalogue(Catalogue):
             # Queues go on as they are; who wants to change them is told.
             log.error("changes of queues that were planned cannot be made: %s", error)
 
+    def settle(self) -> None:
+        for _ in range(MOST_CHANGES):
+            self.resume()
+            if self._engine.server.command("GET", self._engine.keys.plan) is None:
+                return
+            self._pause()
+        raise BackendUnavailable("changes of queues that were decided wait for a repair; try again")
+
+    def touch(self, name: str, attempts: int = MOST_CHANGES) -> None:
+        for _ in range(attempts):
+            if not self._is_locked(name):
+                self._change(lambda version: self._touched(name, version))
+                return
+            self._pause()  # Nothing is decided that others would have to wait for.
+        raise restless(name)
+
+    def _touched(self, name: str, version: int) -> list[Change] | None:
+        old = self._row(name)
+        if old is None:
+            return None
+        row = msgspec.structs.replace(old, changed=version)
+        return [("t", name, row), *(("v", f"{name}{BETWEEN}{one.name}", row) for one in old.groups[1:])]
+
+    def _is_locked(self, name: str) -> bool:
+        """Whether a repair has one of its lines."""
+        row = self._row(name)
+        for group in ["", *(one.name for one in row.groups[1:])] if row is not None else ():
+            raw = self._engine.server.command("GET", self._engine.keys.queue(name, group)[0])
+            with contextlib.suppress(StorageCorrupt):  # Those are for a repair to make anew, as the row says.
+                if raw is not None and decode_counters(raw).settings < 0:
+                    return True
+        return False
+
     def _apply(self, version: int, changes: Sequence[Change]) -> bool:
         engine = self._engine
-        ids = engine.new_ids(len(entries_of(changes)))
+        ids = engine.new_ids(max(1, len(entries_of(changes))))
         fence = engine.seals.fence
         rows = [
             (op, name, b"" if BETWEEN in name else engine.encoded_row(name, row)) for op, name, row in changes
@@ -135,6 +170,7 @@ class PlannedCatalogue(Catalogue):
     def _make(self, change: Change, lines: Sequence[tuple[str, str]] = ()) -> None:
         """One change, at the queue itself, with what becomes of the lines of its further groups."""
         op, name, row = change
+        op = "u" if op == "t" else op
         args: list[Arg] = [*self._engine.head(), op, counters_of(row)]
         keys = self._engine.keys.queue(name)
         if op == "d":

@@ -17,21 +17,23 @@ from typing import Any
 import msgspec
 
 from penstock.backends.base import Progress, RekeyReport
+from penstock.backends.redis.catalogue import Catalogue
 from penstock.backends.redis.connecting import Arg, pairs
 from penstock.backends.redis.copying import Copying, Interrupted
 from penstock.backends.redis.engine import (
     BETWEEN,
     CHANGED,
-    MOST_CHANGES,
     PATIENCE_S,
     Engine,
     Known,
     QueueRow,
 )
+from penstock.backends.redis.finishing import Finishing
 from penstock.backends.redis.keys import BODIES as BODIES_KEY
+from penstock.backends.redis.keys import DEPARTURES
 from penstock.backends.redis.keys import STATES as STATES_KEY
-from penstock.backends.redis.profiles import parse_info
 from penstock.backends.redis.renewing import Renewing
+from penstock.backends.redis.runs import Runs, runs_of
 from penstock.backends.redis.scripts import script
 from penstock.backends.redis.seals import QUARANTINE, SECRET, SECRET_FIELD, VALUES
 from penstock.backends.redis.worlds import Worlds
@@ -40,7 +42,6 @@ from penstock.codec.sealed import key_id_of
 from penstock.errors import (
     BackendUnavailable,
     KeyMissing,
-    PenstockError,
     QueueNotFound,
     StorageCorrupt,
     StorageError,
@@ -57,7 +58,7 @@ VALUES_PER_SLICE = 100
 HELD_MS = 10_000
 
 #: The parts, in their order. Those of queues and worlds go through them by name.
-(_SECRET, _VALUES, _QUARANTINE, _TOUCH, _BODIES, _RECORDS, _JOURNALS, _WORLDS, _END) = range(9)
+(_SECRET, _VALUES, _QUARANTINE, _TOUCH, _BODIES, _RECORDS, _JOURNALS, _WORLDS, _LOGS, _END) = range(10)
 
 #: field, value -> value as it should be
 _Renew = Callable[[bytes, bytes], bytes]
@@ -75,7 +76,7 @@ class RekeyRow(msgspec.Struct, array_like=True):
     records: int = 0
     rewritten: int = 0
     unreadable: dict[str, int] = {}
-    #: The run of the server that it is all about: another one has another order, and may have lost the last.
+    #: The runs of the servers that it is all about: others have another order, and may have lost the last.
     run_id: str = ""
     #: Bodies in streams that are sealed otherwise, by key.
     left: dict[str, int] = {}
@@ -87,9 +88,10 @@ _decode = msgspec.msgpack.Decoder(RekeyRow).decode
 class Rekeying:
     """The rekeying of one store."""
 
-    def __init__(self, engine: Engine, worlds: Worlds) -> None:
+    def __init__(self, engine: Engine, worlds: Worlds, catalogue: Catalogue) -> None:
         self._engine = engine
-        self._worlds = worlds
+        self._catalogue = catalogue
+        self._finishing = Finishing(engine.server)
         self._copying = Copying(engine, worlds, self._go_on)
         self._me = os.urandom(16)
         #: Why it does not go on by itself.
@@ -101,7 +103,7 @@ class Rekeying:
             for name in self._engine.all_queues():
                 # One that a repair has locked, or that is damaged, is told when everything is sealed anew.
                 with contextlib.suppress(BackendUnavailable, StorageCorrupt):
-                    touch(self._engine, name, attempts=5)
+                    self._catalogue.touch(name, attempts=5)
 
     def others(self) -> list[str]:
         """What else values may be sealed with, "" for not at all."""
@@ -125,7 +127,7 @@ class Rekeying:
             if not self._hold():
                 self._pause()
                 continue
-            if row.part == _END and progress is not None:
+            if row.part >= _LOGS and progress is not None:
                 progress("compact", 0, 1)
             self._step(row)
             if progress is not None:
@@ -183,22 +185,20 @@ class Rekeying:
         if self._engine.closed.wait(PATIENCE_S):
             raise StorageError("the store is closed; open it again")
 
-    def _run_id(self) -> str:
-        return parse_info(self._engine.server.command("INFO", "server")).get("run_id", "")
-
     # -- steps
 
     def _step(self, row: RekeyRow) -> None:
         """One slice, and where the next one goes on."""
         seals = self._engine.seals
         seals.look()
-        run_id = self._run_id()
-        if row.run_id != run_id:
+        runs = runs_of(self._engine.server)
+        if row.run_id != runs.text:
             # From the beginning: a place in a hash is of the process that gave it.
-            self._note(RekeyRow(row.target, rewritten=row.rewritten, run_id=run_id))
+            self._note(RekeyRow(row.target, rewritten=row.rewritten, run_id=runs.text))
             return
-        if row.part == _END:
-            self._complete(row)
+        if row.part >= _LOGS:
+            if not self._end(row, runs):
+                self._pause()
             return
         renewing = Renewing(self._engine)
         try:
@@ -227,6 +227,8 @@ class Rekeying:
         if row.part == _WORLDS:
             names = [name.decode() for name in self._engine.server.command("HKEYS", keys.worlds)]
             return self._named(row, names, lambda name: self._count(row, self._copying.world(name, renewing)))
+        if row.part == _TOUCH and not row.name:
+            self._catalogue.settle()  # What was decided under another list of keys may make further queues.
         names = [line for name, one in self._engine.every_queue().items() for line in _lines(name, one)]
         return self._named(row, names, lambda name: self._queue(row, name, renewing))
 
@@ -246,11 +248,12 @@ class Rekeying:
     def _queue(self, row: RekeyRow, name: str, renewing: Renewing) -> bool:
         """A slice of a queue; whether it was the last."""
         engine = self._engine
-        if row.part in (_TOUCH, _BODIES) and BETWEEN in name:
-            return True  # Of its queue.
         if row.part == _TOUCH:
-            touch(engine, name)
-            return True
+            if BETWEEN not in name:
+                self._catalogue.touch(name)
+            return engine.with_queue(name, lambda q: self._departures(row, q, renewing))
+        if row.part == _BODIES and BETWEEN in name:
+            return True  # Of its queue.
         if row.part == _BODIES and engine.keys.store_kind == "stream":
             return engine.with_queue(name, lambda q: self._entries(row, q))
         if row.part == _JOURNALS:
@@ -268,6 +271,17 @@ class Rekeying:
             )
 
         return engine.with_queue(name, act)
+
+    def _departures(self, row: RekeyRow, q: Known, renewing: Renewing) -> bool:
+        """What was written down of transfers on a cluster; what comes behind the touch is as it should be."""
+        key = q.keys[DEPARTURES]
+        for transfer, raw in pairs(self._engine.server.command("HGETALL", key)):
+            new = renewing.departure(q, raw)
+            row.records += 1
+            if new is not raw:
+                answer = self._engine.run("reseal", [q], "v", transfer, _digest(raw), new)[2]
+                row.rewritten += answer.count(b"1")  # Else it is over.
+        return True
 
     def _entries(self, row: RekeyRow, q: Known) -> bool:
         """A slice of a stream. What is in one is never rewritten: keys that it still needs are kept."""
@@ -338,15 +352,29 @@ class Rekeying:
             hashes += [of_queue[STATES_KEY], of_queue[STATES_KEY]]  # As many bodies as records.
         return sum(int(server.command("HLEN", key)) for key in hashes)
 
-    def _complete(self, row: RekeyRow) -> None:
-        """Everything is sealed with the active key: let the log forget what was, and the keys go."""
+    def _end(self, row: RekeyRow, runs: Runs) -> bool:
+        """Everything is sealed with the active key: logs forget what was, and the keys go. False to wait."""
+        if row.part == _LOGS:
+            if not self._finishing.forget_logs():
+                return False
+            row.part = _END
+            self._note(row)
+            return True
+        server = self._engine.server
+        if runs.is_moving or not self._finishing.is_done():
+            return False
+        # Looked at behind that: a server that came meanwhile may lack the last.
+        if runs_of(server) == runs:
+            self._let_go(row, runs.ids[server.node_of(self._engine.keys.store)])
+        return True
+
+    def _let_go(self, row: RekeyRow, run_id: str) -> None:
         seals = self._engine.seals
         if seals.row is None:
             return
-        forget_log(self._engine)
         kept = {seals.row.active, *row.unreadable, *row.left}
         left = KeysRow(row.target, {i: v for i, v in seals.row.verifiers.items() if i in kept})
-        if not seals.let_go(None if left.verifiers == {PLAIN: b""} else left, row.run_id):
+        if not seals.let_go(None if left.verifiers == {PLAIN: b""} else left, run_id):
             return  # Somebody has brought another key, or was faster; or the server is another.
         log.info("rekeyed to=%s records=%d rewritten=%d", row.target or "plain", row.records, row.rewritten)
         if row.left:
@@ -360,36 +388,6 @@ class Rekeying:
 def _lines(name: str, row: QueueRow) -> list[str]:
     """A queue, and the lines of its further groups."""
     return [name, *(name + BETWEEN + one.name for one in row.groups[1:])]
-
-
-def touch(engine: Engine, name: str, attempts: int = MOST_CHANGES) -> None:
-    """A queue counts as changed, and its row is sealed as it should be."""
-    store, queues = engine.keys.store, engine.keys.queues
-    for _ in range(attempts):
-        version = int(engine.server.command("HGET", store, "version") or 0)
-        raw = engine.server.command("HGET", queues, name.encode())
-        if raw is None:
-            return
-        old = engine.decoded_row(name, raw)
-        row = msgspec.structs.replace(old, changed=version + 1)
-        args: list[Arg] = [*engine.head(), version, name.encode(), raw, engine.encoded_row(name, row)]
-        lines = ["", *(one.name for one in old.groups[1:])]
-        counters = [engine.keys.queue(name, group)[0] for group in lines]
-        reply = engine.server.run(script("touch"), [store, queues, *counters], args)
-        engine.forget(name)
-        if reply[0] != CHANGED:
-            return
-        if engine.closed.wait(PATIENCE_S):
-            raise StorageError("the store is closed; open it again")
-    raise BackendUnavailable(f"queue {name!r} is being repaired, or changes all the time; try again")
-
-
-def forget_log(engine: Engine) -> None:
-    """Have the server write its log anew: the old one still holds what was replaced."""
-    try:
-        engine.server.command("BGREWRITEAOF")
-    except PenstockError as error:
-        log.warning("the server's log may still hold what was sealed otherwise; have it rewritten: %s", error)
 
 
 def _digest(raw: bytes) -> bytes:

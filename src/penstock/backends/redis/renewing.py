@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from penstock.backends.redis.engine import OWN_REASONS, Engine, Known, is_sealed_text
+from penstock.backends.redis.intents import TIME_BYTES, decode_intent, encode_intent
 from penstock.backends.redis.records import verify
 from penstock.backends.redis.resealing import reason_of, with_reason, with_reasons
 from penstock.backends.redis.seals import BODIES, REASONS, VALUES
@@ -56,6 +57,18 @@ class Renewing:
 
     def reason(self, q: Known, raw_id: bytes, raw: bytes) -> bytes:
         return raw if raw in OWN_REASONS else self.value(REASONS, q.seal_start + raw_id, raw)
+
+    def departure(self, q: Known, raw: bytes) -> bytes:
+        """What is known of a transfer that is under way."""
+        try:
+            intent = decode_intent(raw[TIME_BYTES:])
+        except StorageCorrupt:
+            return self._damaged(raw)
+        named = zip(intent.ids, intent.reasons, strict=True)
+        reasons = [self.reason(q, raw_id, reason) for raw_id, reason in named]
+        if reasons == intent.reasons:
+            return raw
+        return raw[:TIME_BYTES] + encode_intent(intent._replace(reasons=reasons))
 
     def frame(self, q: Known, raw: bytes) -> bytes:
         try:

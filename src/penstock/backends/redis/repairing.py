@@ -7,26 +7,18 @@ import os
 from functools import partial
 from typing import Any
 
-from penstock.backends.redis.connecting import Arg, Server
+from penstock.backends.redis.connecting import Arg
 from penstock.backends.redis.engine import CHANGED, NOT_FOUND, Engine, Known
-from penstock.backends.redis.profiles import parse_info
 from penstock.backends.redis.quarantine import Quarantine
 from penstock.backends.redis.records import encode_counters, fresh_counters, lane, level_of
+from penstock.backends.redis.runs import runs_if_told, settled_runs
 from penstock.codec.body import decode_body
-from penstock.errors import BackendUnavailable, QueueNotFound, StorageCorrupt, StorageError, Unauthorized
+from penstock.errors import BackendUnavailable, QueueNotFound, StorageCorrupt, StorageError
 from penstock.message import DEFAULT_PRIORITY
 
 log = logging.getLogger("penstock")
 
 RAW_ID_BYTES = 16
-
-
-def runs_of(server: Server) -> list[str]:
-    """Which runs of its servers these are; nothing where a user may not ask."""
-    try:
-        return [parse_info(one).get("run_id", "") for one in server.everywhere("INFO", "server")]
-    except Unauthorized:
-        return []
 
 
 class Repairing:
@@ -56,20 +48,21 @@ class Repairing:
         # For a queue whose counters are lost; else those that it has stay, but for what is counted.
         fresh = fresh_counters(q.number, q.changed, self._engine.now_us(), q.settings)
         lock = -1 - int.from_bytes(os.urandom(6), "big")
-        began = runs_of(self._engine.server)
+        server = self._engine.server
+        began = runs_if_told(server)
         begin = partial(self._step, q, lock, "begin", encode_counters(fresh), int(q.is_view))
         before = begin()[4]
         try:
             # Locked from here on: what was changed just before must not be undone when it is unlocked.
             q = self._engine.load(q.address) or q
             removed = self._rebuild(q, lock)
-            while (runs := runs_of(self._engine.server)) != began:
+            while (runs := settled_runs(server, q.keys[0], self._engine.closed)) != began:
                 # A place in a hash is of the process that gave it: another one would pass over some.
                 began = runs
                 begin()
                 removed += self._rebuild(q, lock)
             # As it was, if somebody planned a change of a cluster's queues: that is made when this has ended.
-            is_planned = before >= 0 and self._engine.server.command("EXISTS", self._engine.keys.plan)
+            is_planned = before >= 0 and server.command("EXISTS", self._engine.keys.plan)
             self._step(q, lock, "finish", before if is_planned else q.changed)
         except StorageError as error:
             # Half of an index would hand out some and hide the rest: it stays locked until it is whole.

@@ -1,0 +1,443 @@
+"""Encryption on a cluster: nothing secret on any server, rekeying over all masters, whatever they become."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import penstock
+from penstock import DecryptFailed, Entry, KeyMissing, NewMessage, Penstock
+from penstock.backends.redis import copying, rekeying
+from penstock.backends.redis.planning import PlannedCatalogue
+from penstock.codec.sealed import key_id_of
+from penstock.testing.folding import prove_journal
+from penstock.testing.harness import sweep_all
+from tests.encryption.stores import ALL_KEYS, SECRETS, Keys, fill, secrets_in
+from tests.redis.one_cluster import PATIENT, Place
+from tests.redis.sealed import STAYING, all_contents, shown_by
+from tests.redis.servers import RunningCluster, RunningServer, running_cluster, wait_until
+from tests.redis.test_cluster_load import reshard, slot_of
+
+pytestmark = pytest.mark.xdist_group("redis-lists-cluster")
+
+ROOT = Path(__file__).resolve().parents[2]
+PAYLOAD = SECRETS["payload"].encode()
+#: Longer than a transfer is left to whoever began it.
+FORSAKEN_S = 11
+
+
+@pytest.fixture(params=["lists", "streams"])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    made = Place(request.param)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def lists() -> Iterator[Place]:
+    """Where bodies are rewritten, too."""
+    made = Place()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[RunningCluster]:
+    """For tests that end servers, move slots, or read files."""
+    with running_cluster(tmp_path / "cluster", options=PATIENT) as cluster:
+        yield cluster
+
+
+def bodies_of(place: Place, queue: str) -> list[bytes]:
+    found = place.everything().get(place.keys.queue(queue)[1], {})
+    return list(found.values()) if isinstance(found, dict) else [fields[b"b"] for _, fields in found]
+
+
+def sealed_by(place: Place, queue: str) -> set[str | None]:
+    return {key_id_of(raw) for raw in bodies_of(place, queue)}
+
+
+def secrets_of(servers: list[RunningServer]) -> set[str]:
+    return {name for server in servers for name in secrets_in(server.folder)}
+
+
+def logs_are_written(servers: list[RunningServer]) -> bool:
+    told = [server.client().info("persistence") for server in servers]
+    return not any(one["aof_rewrite_in_progress"] or one["aof_rewrite_scheduled"] for one in told)
+
+
+def test_nothing_secret_is_in_log_or_dump_of_any_server(own: RunningCluster) -> None:
+    """And of a plain store, before it is encrypted, everything."""
+    for kind in ("lists", "streams"):
+        place = Place(kind, own)
+        ps = place.sealed(ALL_KEYS)
+        fill(ps)
+        q = ps.queue("q")
+        if kind == "streams":
+            q.create_group("second")
+            q.enqueue(PAYLOAD, headers={SECRETS["header-name"]: SECRETS["header-value"]})
+            (held,) = q.lease(group="second")
+            q.reject([held.receipt], reason=SECRETS["reject-reason"])
+        (moved,) = q.enqueue_many([NewMessage(PAYLOAD)])
+        assert moved.id is not None
+        ps.create_queue("other")
+        assert q.move([moved.id], "other")[0].ok
+        ps.queue("dead").redrive()
+        assert ps.check().ok
+        for server in own.servers:
+            server.do("SAVE")
+        assert secrets_of(own.servers) == set()
+        files = [{file.name for file in server.folder.iterdir()} for server in own.servers]
+        assert all({"dump.rdb", "appendonly.aof"} <= names for names in files)
+    plain = Place("lists", own)
+    fill(plain.open())
+    assert secrets_of(own.masters) == set(SECRETS)
+    plain.sealed(ALL_KEYS).rekey()
+    # Not waited for: it has been, by then.
+    assert logs_are_written(own.masters)
+    for server in own.masters:
+        server.do("SAVE")
+    assert secrets_of(own.masters) == set()
+
+
+def test_keys_are_asked_for_and_urls_follow_the_store(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    ps = place.sealed(ALL_KEYS)
+    info = ps.info().default
+    assert (info.sealed_with, info.rekey_from) == ("main", [])
+    ps.create_queue("q").enqueue(b"x")
+    with pytest.raises(KeyMissing, match="'main'"):
+        place.open()
+    with pytest.raises(DecryptFailed, match="'main' is not the one"):
+        place.sealed(Keys(main=bytes(32)))
+    monkeypatch.setenv("PENSTOCK_KEY_MAIN", ALL_KEYS.known["main"].hex())
+    q = place.open().queue("q")
+    q.enqueue(b"y")
+    assert [one.payload for one in q.lease(2)] == [b"x", b"y"]
+    assert sealed_by(place, "q") == {"main"}
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "main"), ("main", "new"), ("main", None)])
+def test_rekeying_leaves_nothing_behind(lists: Place, before: str | None, after: str | None) -> None:
+    ps = lists.open() if before is None else lists.sealed(ALL_KEYS, before)
+    fill(ps)
+    was = all_contents(ps)
+    assert shown_by(lists.everything()) == (STAYING if before is None else set())
+    again = lists.sealed(ALL_KEYS, after)
+    assert again.info().default.rekey_from == [before or ""]
+    assert all_contents(again) == was
+    report = again.rekey()
+    assert (report.unreadable, report.rewritten > 50) == (0, True)
+    assert (again.info().default.rekey_from, again.info().default.sealed_with) == ([], after)
+    assert all_contents(again) == was
+    assert again.check().ok
+    assert shown_by(lists.everything()) == (STAYING if after is None else set())
+    assert again.rekey().rewritten == 0
+    assert not [key for key in lists.stored() if b"copy:" in key or key.endswith(b":plan")]
+    if after is not None:
+        assert all_contents(lists.sealed(Keys(after), after)) == was
+
+
+@pytest.mark.parametrize("place", ["streams"], indirect=True)
+def test_bodies_in_streams_keep_their_key_until_they_are_gone(place: Place) -> None:
+    ps = place.sealed(ALL_KEYS)
+    q = ps.create_queue("q")
+    q.create_group("second")
+    q.enqueue(PAYLOAD)
+    q.reject([one.receipt for one in q.lease(group="second")], reason=SECRETS["reject-reason"])
+    new = place.sealed(ALL_KEYS, "new")
+    new.rekey()
+    assert new.info().default.rekey_from == ["main"]
+    assert shown_by(place.everything()) == set()
+    (dead,) = new.queue("q").group("second").list(state="dead").items
+    assert (dead.payload, dead.reason) == (PAYLOAD, SECRETS["reject-reason"])
+    q = new.queue("q")
+    q.group("second").purge(state="dead")
+    q.ack([one.receipt for one in q.lease()])
+    new.rekey()
+    assert new.info().default.rekey_from == []
+    assert new.check().ok
+
+
+def test_who_has_the_store_open_goes_on_with_the_new_key(lists: Place) -> None:
+    first = lists.open()
+    plain = first.create_queue("q")
+    plain.enqueue(b"plain")
+    keys = Keys("main")
+    old = lists.sealed(keys)
+    q = old.queue("q")
+    new = lists.sealed(Keys("main", "new"), "new")
+    for act in (lambda: q.enqueue(b"x"), lambda: old.state.put("a", b"x"), lambda: plain.enqueue(b"x")):
+        with pytest.raises(KeyMissing):
+            act()
+    with pytest.raises(KeyMissing):
+        first.journal("w").append([Entry("k")])
+    keys.known["new"] = ALL_KEYS.known["new"]
+    q.enqueue(b"x")
+    old.state.put("a", b"x")
+    new.rekey()
+    del keys.known["main"]
+    q.enqueue(b"y")
+    assert sealed_by(lists, "q") == {"new"}
+    assert [d.payload for d in new.queue("q").lease(10)] == [b"plain", b"x", b"y"]
+    # Queues count as changed; what they are is as it was, and no journal tells of a change.
+    kinds = [entry.kind for entry in new.journal("_penstock").scan()]
+    assert kinds == ["queue_created"]
+
+
+def test_rekeying_beside_traffic_loses_nothing(lists: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rekeying, "VALUES_PER_SLICE", 30)
+    ps = lists.open()
+    ps.create_queue("dead")
+    q = ps.create_queue("work", max_attempts=1000, dead_letter="dead")
+    q.enqueue_many([NewMessage(b"%d" % n) for n in range(100)])
+    keys = Keys("main", "new")
+    ended = threading.Event()
+    failures: list[Exception] = []
+    added: list[int] = []
+
+    def work() -> None:
+        mine = lists.sealed(keys, follow=True)
+        busy = mine.queue("work")
+        try:
+            while not ended.is_set():
+                busy.enqueue(b"%d" % (100 + len(added)))
+                added.append(1)
+                for number, one in enumerate(busy.lease(4)):
+                    act = busy.reject if number == 0 else busy.nack
+                    act([one.receipt], reason=SECRETS["nack-reason"])
+                mine.queue("dead").redrive(limit=1)
+                mine.state.put("k", SECRETS["user-state"].encode())
+        except penstock.PenstockError as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=work)
+    sealing = lists.sealed(keys)
+    thread.start()
+    try:
+        sealing.rekey()
+        new = lists.sealed(keys, "new")
+        new.rekey()
+    finally:
+        ended.set()
+        thread.join()
+    assert failures == []
+    assert new.info().default.rekey_from == []
+    assert sealed_by(lists, "work") | sealed_by(lists, "dead") == {"new"}
+    assert shown_by(lists.everything()) == set()
+    assert new.check().ok
+    there = [message for name in ("work", "dead") for message in new.queue(name).iter()]
+    assert sorted(int(one.payload) for one in there) == list(range(100 + len(added)))
+    for name in ("work", "dead"):
+        prove_journal(new.queue(name))
+
+
+# -- what is under way
+
+
+def die(place: Place, what: str, step: str) -> None:
+    """Another process does it on the plain store, and is killed when servers have done the step."""
+    command = [sys.executable, str(ROOT / "tests/redis/dying.py"), place.url, what, step, "1"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+@pytest.mark.parametrize("step", ["depart", "arrive"])
+def test_a_transfer_that_was_forsaken_is_sealed_and_finished(lists: Place, step: str) -> None:
+    ps = lists.open()
+    ps.create_queue("dead")
+    work = ps.create_queue("work", dead_letter="dead", max_attempts=1)
+    work.enqueue_many([NewMessage(PAYLOAD) for _ in range(7)])
+    die(lists, "bury", step)
+    assert b"no good" in str(lists.everything()).encode()
+    ps.close()
+    sealing = lists.sealed(ALL_KEYS)
+    assert sealing.rekey().unreadable == 0
+    assert "no good" not in str(lists.everything())
+    assert shown_by(lists.everything()) == set()
+    # By one who knows that key alone.
+    new = lists.sealed(Keys("main"))
+    lists.clock.advance(FORSAKEN_S)
+    sweep_all(new)
+    dead = list(new.queue("dead").iter())
+    assert [(one.payload, one.headers["penstock-reason"]) for one in dead] == [(PAYLOAD, "no good")] * 7
+    events = [event for event in new.queue("work").events(limit=1000) if event.kind == "dead"]
+    assert [event.reason for event in events] == ["no good"] * 7
+    assert "no good" not in str(lists.everything())
+    assert new.check().ok
+
+
+def test_a_transfer_ends_with_the_key_that_came_and_stays(
+    lists: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client was held up for the whole of a rekeying."""
+    old = lists.sealed(ALL_KEYS)
+    old.create_queue("dead")
+    work = old.create_queue("work", dead_letter="dead", max_attempts=1)
+    work.enqueue(PAYLOAD)
+
+    def rekey() -> None:
+        lists.sealed(ALL_KEYS, "new").rekey()
+
+    backend: Any = old._default
+    run, seen = backend._server.run, [0]
+
+    def counted(script: Any, *args: Any, **more: Any) -> Any:
+        reply = run(script, *args, **more)
+        if script.name == "depart" and not seen[0]:
+            seen[0] = 1
+            rekey()
+        return reply
+
+    monkeypatch.setattr(backend._server, "run", counted)
+    assert work.reject([work.lease()[0].receipt], reason=SECRETS["reject-reason"])[0].ok
+    assert seen == [1]
+    new = lists.sealed(Keys("new"), "new")
+    (event,) = [one for one in new.queue("work").events(limit=100) if one.kind == "dead"]
+    assert event.reason == SECRETS["reject-reason"]
+    (dead,) = new.queue("dead").iter()
+    assert (dead.payload, dead.headers["penstock-reason"]) == (PAYLOAD, SECRETS["reject-reason"])
+    assert new.check().ok
+
+
+def test_a_queue_that_was_decided_before_is_made_and_sealed_too(
+    lists: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has carried it out when the rekeying begins: what would be a queue of the old list."""
+    script = f"function on_failure() return 'drop', '{SECRETS['script']}' end"
+    ps = lists.open()
+    real = PlannedCatalogue._carry_out
+    monkeypatch.setattr(PlannedCatalogue, "_carry_out", lambda *_: None)
+    ps.create_queue("scripted", on_failure=script)
+    sealing = lists.sealed(ALL_KEYS)
+    assert sealing.queues() == []
+    monkeypatch.setattr(PlannedCatalogue, "_carry_out", real)
+    assert sealing.rekey().unreadable == 0
+    assert shown_by(lists.everything()) == set()
+    assert [one.on_failure for one in sealing.queues()] == [script]
+    assert lists.sealed(Keys("main")).queue("scripted").length() == 0
+
+
+@pytest.mark.soak
+def test_a_queue_that_a_repair_has_locked_is_waited_for_and_holds_nobody_up(lists: Place) -> None:
+    ps = lists.open()
+    for name in ("work", "spare"):
+        ps.create_queue(name).enqueue(PAYLOAD)
+    key = lists.keys.queue("work")[0]
+    (master,) = [one for one in lists.cluster.masters if one.client().keys(key.decode())]
+    counters = msgspec.msgpack.decode(master.do("GET", key))
+    counters[1] = -1
+    master.do("SET", key, msgspec.msgpack.encode(counters))
+    sealing = lists.sealed(ALL_KEYS)
+    with pytest.raises(penstock.BackendUnavailable, match="'work' is being repaired"):
+        sealing.rekey()
+    sealing.create_queue("another")  # Nothing was decided that would have to be waited for.
+    sealing.check(repair=True)
+    sealing.rekey()
+    assert sealing.info().default.rekey_from == []
+    assert shown_by(lists.everything()) == set()
+
+
+# -- servers that are others
+
+
+def killed(cluster: RunningCluster, _: Penstock) -> None:
+    """A master that has nothing of the store's own comes back with another order of what it has."""
+    cluster.masters[0].kill()
+    cluster.masters[0].start()
+    assert wait_until(cluster.is_whole, 20)
+
+
+def moved(cluster: RunningCluster, _: Penstock) -> None:
+    slot = slot_of("spare")
+    reshard(cluster, slot, cluster.masters[0], cluster.masters[2], pause_s=0)
+
+
+def replaced(cluster: RunningCluster, _: Penstock) -> None:
+    """By its replica, which has everything."""
+    replica = cluster.replicas[0]
+    assert wait_until(lambda: replica.do("CLUSTER", "FAILOVER") == b"OK")
+    assert wait_until(lambda: replica.do("ROLE")[0] == b"master", 20)
+
+
+@pytest.mark.parametrize(
+    "become_others",
+    [moved, pytest.param(killed, marks=pytest.mark.soak), pytest.param(replaced, marks=pytest.mark.soak)],
+)
+def test_a_rekeying_begins_anew_when_servers_are_others(
+    own: RunningCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    become_others: Callable[[RunningCluster, Penstock], None],
+) -> None:
+    monkeypatch.setattr(rekeying, "VALUES_PER_SLICE", 10)
+    monkeypatch.setattr(copying, "FRAMES_PER_SLICE", 3)
+    place = Place("lists", own)
+    ps = place.open()
+    for name in ("work", "spare", "dead"):
+        # More than a hash keeps in one piece: else it is read at once, and has no places.
+        ps.create_queue(name).enqueue_many([NewMessage(PAYLOAD * 8) for _ in range(600)])
+    ps.close()
+    sealing = place.sealed(ALL_KEYS)
+    steps: list[tuple[int, str]] = []
+    real = rekeying.Rekeying._step
+
+    def step(self: rekeying.Rekeying, row: rekeying.RekeyRow) -> None:
+        steps.append((row.part, row.name))
+        if steps.count((rekeying._BODIES, "spare")) == 9 and (-1, "") not in steps:
+            steps.append((-1, ""))
+            become_others(own, sealing)
+        real(self, row)
+
+    monkeypatch.setattr(rekeying.Rekeying, "_step", step)
+    report = sealing.rekey()
+    assert report.unreadable == 0
+    began_anew = steps.index((-1, ""))
+    assert (rekeying._SECRET, "") in steps[began_anew:]
+    assert sealing.info().default.rekey_from == []
+    for name in ("work", "spare", "dead"):
+        assert sealed_by(place, name) == {"main"}
+    assert shown_by(place.everything()) == set()
+    with place.sealed(Keys("main")) as again:
+        assert [len(again.queue(name).lease(1000)) for name in ("work", "spare", "dead")] == [600] * 3
+        assert again.check().ok
+    sealing.close()
+
+
+def test_the_old_key_is_kept_until_slots_are_at_home_and_replicas_have_everything(
+    own: RunningCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place("lists", own)
+    ps = place.open()
+    ps.create_queue("spare").enqueue(PAYLOAD)
+    sealing = place.sealed(ALL_KEYS)
+    source, target, replica = own.masters[0], own.masters[2], own.replicas[1]
+    slot = 1  # Of nothing: calls of a queue whose slot is on its way wait anyway.
+    target.do("CLUSTER", "SETSLOT", slot, "IMPORTING", source.do("CLUSTER", "MYID"))
+    source.do("CLUSTER", "SETSLOT", slot, "MIGRATING", target.do("CLUSTER", "MYID"))
+    waits: list[list[str]] = []
+
+    def pause(self: rekeying.Rekeying) -> None:
+        """Each thing that is waited for ends when it was waited for a while."""
+        waits.append(sealing.info().default.rekey_from)
+        threading.Event().wait(0.05)
+        if len(waits) == 50:  # By then replicas have told what they have.
+            replica.pause()
+            for server in (source, target):
+                server.do("CLUSTER", "SETSLOT", slot, "STABLE")
+            sealing.state.put("x", b"y" * 1000)  # It is with the second master.
+        if len(waits) == 80:
+            replica.resume()
+
+    monkeypatch.setattr(rekeying.Rekeying, "_pause", pause)
+    sealing.rekey()
+    assert len(waits) >= 80
+    assert waits == [[""]] * len(waits)
+    assert sealing.info().default.rekey_from == []
+    sealing.close()
