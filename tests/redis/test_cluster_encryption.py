@@ -192,6 +192,26 @@ def test_who_has_the_store_open_goes_on_with_the_new_key(lists: Place) -> None:
     assert kinds == ["queue_created"]
 
 
+def test_a_rekeying_tells_those_whom_nobody_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who brought the key was killed before it could."""
+    old = place.open()
+    q = old.create_queue("work")
+    q.enqueue(b"plain")
+    if place.kind == "streams":
+        q.create_group("second")
+        q.lease(group="second")
+    monkeypatch.setattr(rekeying.Rekeying, "tell_others", lambda _: None)
+    sealing = place.sealed(ALL_KEYS)
+    q.enqueue(b"plain")
+    sealing.rekey()
+    with pytest.raises(KeyMissing):
+        q.enqueue(PAYLOAD)
+    if place.kind == "streams":
+        with pytest.raises(KeyMissing):
+            q.group("second").stats()
+    assert sealing.queue("work").length() == 2
+
+
 def test_rekeying_beside_traffic_loses_nothing(lists: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rekeying, "VALUES_PER_SLICE", 30)
     ps = lists.open()
