@@ -22,6 +22,8 @@ def test_a_whole_cluster_is_healthy_and_says_what_it_promises() -> None:
         ps = place.open()
         ps.create_queue("q")
         assert (ps.health().status, ps.health().reasons) == ("healthy", {})
+        numbers = ps.health().numbers["default"]
+        assert (numbers.shards, numbers.stream_length, numbers.pool_size) == (3, None, 60)
         info = ps.info().default
         assert (info.durability, info.capabilities.clustering, info.capabilities.transactions) == (
             "sync",
@@ -35,6 +37,25 @@ def test_a_whole_cluster_is_healthy_and_says_what_it_promises() -> None:
                 assert weaker.info().default.durability == "interval"
         finally:
             place.cluster.masters[2].do("CONFIG", "SET", "appendfsync", "always")
+    finally:
+        place.close()
+
+
+def test_streams_on_a_cluster_tell_their_length_and_lag() -> None:
+    place = Place("streams")
+    try:
+        ps = place.open()
+        for name in ("work", "spare", "dead"):
+            ps.create_queue(name).enqueue_many([NewMessage(b"x")] * 3)
+        take(ps.queue("work"), 2)
+        ps.queue("spare").create_group("first")
+        ps.queue("spare").create_group("second")
+        ack = ps.queue("spare").lease(1, group="first")
+        ps.queue("spare").ack(receipts(ack))
+        numbers = ps.health().numbers["default"]
+        assert (numbers.shards, numbers.stream_length) == (3, 9)
+        assert (numbers.depth, numbers.leased, numbers.consumer_lag) == (6, 2, 3)
+        assert (numbers.memory_bytes or 0) > 3 * 500_000, "of all masters"
     finally:
         place.close()
 

@@ -318,6 +318,8 @@ def test_numbers_of_a_stream_are_those_of_the_server(place: Place, ps: Penstock,
     assert (found.length, found.pending, found.consumers, found.lag) == (8, 3, 2, 5)
     assert found.length == place.client.xlen(stream(place))
     assert found.pending == place.client.xpending(stream(place), "default")["pending"]
+    told = ps.health().numbers["default"]
+    assert (told.stream_length, told.consumer_lag, told.depth, told.leased) == (8, 5, 5, 3)
 
 
 def test_a_lag_beyond_what_is_accepted_is_told_by_health(place: Place) -> None:
