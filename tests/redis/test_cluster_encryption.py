@@ -212,6 +212,7 @@ def test_a_rekeying_tells_those_whom_nobody_told(place: Place, monkeypatch: pyte
     assert sealing.queue("work").length() == 2
 
 
+@pytest.mark.soak
 def test_rekeying_beside_traffic_loses_nothing(lists: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rekeying, "VALUES_PER_SLICE", 30)
     ps = lists.open()
