@@ -71,7 +71,7 @@ def _is_rewriting(said: dict[str, str]) -> bool:
 
 def _warn(node: Node, error: PenstockError) -> None:
     log.warning(
-        "the log of %s may still hold what was sealed otherwise; have it rewritten: %s",
+        "%s: its log may still hold what was sealed otherwise; have it rewritten: %s",
         endpoint(*node),
         error,
     )
