@@ -147,7 +147,7 @@ def test_settings_come_from_the_file_then_the_environment_then_the_command_line(
     with serving(cli.folder, PENSTOCK_SERVER_HOST="127.0.0.1") as server:
         assert server.url.startswith("http://127.0.0.1:")
         with socket.create_connection(("127.0.0.1", server.port)) as client:
-            client.sendall(b"POST / HTTP/1.1\r\ncontent-length: 2049\r\n\r\n")
+            client.sendall(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2049\r\n\r\n")
             assert client.recv(1000).startswith(b"HTTP/1.1 413 ")
 
 

@@ -149,6 +149,9 @@ class ServerApp:
             response = response._replace(headers=[*response.headers, ("retry-after", "1")])
         return self._turned_away(response, request_id, client)
 
+    def hung_up(self) -> None:
+        self.numbers.refused(503)
+
     def _turned_away(self, response: Response, request_id: str, client: str) -> Response:
         self.numbers.refused(response.status)
         self._log.refused(self._clock.now_ns(), request_id, response.status, client)

@@ -148,7 +148,7 @@ async def _serve(
 ) -> None:
     from penstock.server.app import ServerApp, load_endpoints
     from penstock.server.calls import StoreCalls
-    from penstock.server.http import Door
+    from penstock.server.door import Door
     from penstock.server.request_log import RequestLog
 
     loop, clock = asyncio.get_running_loop(), SystemClock()
@@ -163,19 +163,16 @@ async def _serve(
     endpoints = load_endpoints(ps, calls, credentials, settings)
     app = ServerApp(ps, calls, credentials, endpoints, request_log, clock, trouble)
     connections = Door(app, settings.limits, clock)
-    server = await loop.create_server(
-        connections.connection, sock=door, ssl=tls.context if tls else None, backlog=BACKLOG
-    )
-    connections.start()
     working = [endpoint for endpoint in endpoints if isinstance(endpoint, Background)]
     for endpoint in working:
         await endpoint.start()
+    connections.open(door, tls.context if tls else None, BACKLOG)
     watching = loop.create_task(_watch(credentials, tls, Audit(ps, calls)))
     host, port = door.getsockname()[:2]
     started(Address("https" if tls else "http", host, port))
     await stopping.wait()
     log.info("stopping")
-    server.close()
+    connections.close()
     watching.cancel()
     calls.polls.stop()
     if not await connections.stop(settings.limits.stop_timeout_s):
