@@ -22,6 +22,7 @@ from penstock.message import EnqueueResult
 from penstock.queue import Queue
 from penstock.server.access import PERMISSIONS, Permission, Principal
 from penstock.server.native import permissions
+from penstock.server_config import Limits
 from penstock.testing.background import Background, wait_until
 from tests.http.running import Running
 
@@ -203,6 +204,27 @@ def test_a_poll_in_the_servers_line_is_answered_when_something_comes(server: Run
         wait_until(lambda: server.calls.polls.waiting == 1)
         q.enqueue(b"here")
         assert [delivery.payload for delivery in waiting.result()] == [b"here"]
+
+
+@pytest.mark.parametrize("wait_s", [90_000.0, 3e8])
+def test_however_long_somebody_waits_it_takes_no_thread(store: penstock.Penstock, wait_s: float) -> None:
+    store.create_queue("q")
+    server = Running(store, limits=Limits(threads=1))
+    try:
+        waiting = Background(lambda: post(server, "lease", "q", 1, None, wait_s, ""))
+        wait_until(lambda: server.calls.polls.waiting == 1)
+        assert post(server, "stats", "q")[0] == 200
+    finally:
+        server.stop()
+    assert waiting.result()[0] == 200
+
+
+@pytest.mark.parametrize("wait_s", [4e8, float("inf"), float("nan"), -1, "long"])
+def test_what_is_no_time_to_wait_is_refused_at_once(
+    store: penstock.Penstock, server: Running, wait_s: object
+) -> None:
+    store.create_queue("q")
+    assert post(server, "lease", "q", 1, None, wait_s, "")[0] == 400
 
 
 def test_closing_ends_the_polls_that_wait_and_nothing_is_leased_for_them(

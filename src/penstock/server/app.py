@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
@@ -78,6 +79,7 @@ class ServerApp:
         self._trouble = trouble
         self.numbers = Numbers(calls)
         self._ready: tuple[float, Response] | None = None
+        self._looking: asyncio.Future[Response] | None = None
         self._id_start, self._ids = os.urandom(8).hex(), 0
 
     def new_id(self) -> str:
@@ -209,13 +211,19 @@ class ServerApp:
         return who.may("read", STORE)
 
     async def _readiness(self) -> Response:
-        if self._ready is None or perf_counter() - self._ready[0] > READY_FOR_S:
-            health = await self._calls.run(self._ps.health)
-            trouble = self._trouble()
-            status = 503 if health.status == "unhealthy" else 200
-            answer = {**msgspec.to_builtins(health), "server": trouble}
-            self._ready = (perf_counter(), _json(status, answer))
-        return self._ready[1]
+        """Looked at once for all who ask: strangers may, and a store that hangs must not fill with them."""
+        if self._ready is not None and perf_counter() - self._ready[0] <= READY_FOR_S:
+            return self._ready[1]
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(self._looked())
+        return await asyncio.shield(self._looking)
+
+    async def _looked(self) -> Response:
+        health = await self._calls.run(self._ps.health)
+        status = 503 if health.status == "unhealthy" else 200
+        response = _json(status, {**msgspec.to_builtins(health), "server": self._trouble()})
+        self._ready = (perf_counter(), response)
+        return response
 
 
 def _status_alone(response: Response) -> bytes:
