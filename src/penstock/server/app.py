@@ -19,6 +19,7 @@ from penstock.errors import Unauthorized
 from penstock.penstock import Penstock
 from penstock.server.access import STORE, Credentials
 from penstock.server.authentication import principal
+from penstock.server.browsers import WHY, is_foreign
 from penstock.server.calls import StoreCalls
 from penstock.server.endpoint import About, Busy, Endpoint, Request, Response
 from penstock.server.http import Head
@@ -94,7 +95,10 @@ class ServerApp:
         interface = endpoint.name if endpoint else "server"
         self.numbers.in_flight += 1
         try:
-            response = await (endpoint.answer(request) if endpoint else self._page(request))
+            if self._is_foreign(request.method, request.headers):
+                response = self._refused(endpoint, 403, WHY, request.id, request.headers)
+            else:
+                response = await (endpoint.answer(request) if endpoint else self._page(request))
         except Busy as busy:
             response = self._refused(endpoint, busy.status, str(busy), request.id, request.headers)
             after_s = max(1, math.ceil(busy.retry_after_s))
@@ -136,8 +140,10 @@ class ServerApp:
             About(),
         )
         endpoint = self._endpoint(head.method, head.path, head.headers)
-        if endpoint is None:
-            response: Response | None = _json(413, {"error": "nothing here takes a body of this size"})
+        if self._is_foreign(head.method, head.headers):
+            response: Response | None = self._refused(endpoint, 403, WHY, request.id, head.headers)
+        elif endpoint is None:
+            response = _json(413, {"error": "nothing here takes a body of this size"})
         else:
             response = endpoint.admit(request)
         return response and self._turned_away(response, request.id, client)
@@ -158,6 +164,9 @@ class ServerApp:
         self.numbers.refused(response.status)
         self._log.refused(self._clock.now_ns(), request_id, response.status, client)
         return response._replace(headers=[*response.headers, ("x-request-id", request_id)])
+
+    def _is_foreign(self, method: str, headers: Mapping[str, str]) -> bool:
+        return not self._credentials.required and is_foreign(method, headers)
 
     def _endpoint(self, method: str, path: str, headers: Mapping[str, str]) -> Endpoint | None:
         if path in PAGES:
