@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import re
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -173,5 +176,69 @@ def test_a_body_in_very_many_pieces_takes_no_more_room_than_in_one(ps: Penstock)
         writer.write(b"0\r\n\r\n")
         assert (await answer(reader)).body == b"ab" * count
         writer.close()
+
+    on_server(ps, story)
+
+
+SOUND = [
+    message("POST", "/probe/echo", b"hello", close=False),
+    message("GET", "/probe/pieces", close=False),
+    message("POST", "/probe/enqueue", b"1", close=False),
+    f"POST /probe/echo HTTP/1.1\r\nhost: a\r\n{CHUNKED}\r\n3;x=y\r\nabc\r\n0\r\nx: y\r\n\r\n".encode(),
+    b"GET /healthz HTTP/1.1\r\nhost: a\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n",
+    b"HEAD /healthz HTTP/1.0\r\nconnection: keep-alive\r\n\r\n",
+    b"POST /probe/echo HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\nok",
+]
+PIECES = [
+    b"\r\n",
+    b"\r\n\r\n",
+    b"0\r\n\r\n",
+    b"content-length: 5\r\n",
+    CHUNKED.encode(),
+    b"\0",
+    b"\xff",
+    b" ",
+]
+
+
+def spoilt(rng: random.Random) -> bytes:
+    """Requests behind each other, with some bytes more, less or other than there should be."""
+    data = bytearray(b"".join(rng.choices(SOUND, k=rng.randint(1, 4))))
+    for _ in range(rng.choice([0, 1, 1, 2, 5])):
+        at = rng.randrange(len(data) + 1)
+        data[at : at + rng.choice([0, 0, 1, 6])] = rng.choice([*PIECES, b"", rng.randbytes(1)])
+    return bytes(data)
+
+
+def test_whatever_comes_is_no_error_of_the_servers_and_leaves_nothing_behind(ps: Penstock) -> None:
+    rng = random.Random(7)
+    wrong: list[dict[str, Any]] = []
+
+    async def send(server: Running) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        data = spoilt(rng)
+        with suppress(ConnectionError, TimeoutError):
+            while data:
+                count = rng.choice([1, 3, 17, 400])
+                writer.write(data[:count])
+                data = data[count:]
+                await asyncio.sleep(0)
+            async with asyncio.timeout(0.1):
+                await reader.read()
+        writer.transport.abort()
+
+    async def story(server: Running) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: wrong.append(context))
+        for _ in range(12):
+            await asyncio.gather(*(send(server) for _ in range(50)))
+        async with asyncio.timeout(10):
+            while server.door.connections or server.door.tasks:
+                await asyncio.sleep(0.01)
+        assert server.door.body_bytes == 0
+        assert wrong == []
+        told = server.app.numbers.render()
+        assert 'status="500"' not in told
+        assert 'operation="echo",status="200"' in told
+        assert (await server.ask("GET", "/healthz")).status == 200
 
     on_server(ps, story)
