@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,9 @@ from penstock.errors import InvalidConfig, Unauthorized, Unsupported
 from penstock.message import EnqueueResult
 from penstock.queue import Queue
 from penstock.server.access import PERMISSIONS, Permission, Principal
+from penstock.server.endpoint import CallId, Response
 from penstock.server.native import permissions
+from penstock.server.native.once import Once
 from penstock.server_config import Limits
 from penstock.testing.background import Background, wait_until
 from tests.http.running import Running
@@ -166,6 +169,26 @@ def test_a_number_that_is_over_is_refused(store: penstock.Penstock, server: Runn
     post(server, "purge", "q", ["ready"], penstock_call=f"{CALLER}/5")
     assert post(server, "purge", "q", ["ready"], penstock_call=f"{CALLER}/4")[0] == 400
     assert post(server, "purge", "q", ["ready"], penstock_call="nonsense")[0] == 400
+
+
+def test_a_call_that_failed_in_a_way_that_nobody_foresaw_is_tried_anew() -> None:
+    tries: list[bool] = []
+
+    async def make(listening: Callable[[], bool], again: bool) -> Response:
+        tries.append(again)
+        if len(tries) == 1:
+            raise ValueError("unforeseen")
+        return Response(200, b"done")
+
+    async def story() -> None:
+        once, call = Once(forget=lambda callers: asyncio.sleep(0)), CallId(b"caller", 1)
+        with pytest.raises(ValueError, match="unforeseen"):
+            await once(call, "purge", lambda: True, make)
+        for _ in range(2):
+            assert (await once(call, "purge", lambda: True, make)).body == b"done"
+
+    asyncio.run(story())
+    assert tries == [True, True]
 
 
 def test_calls_go_on_when_the_server_comes_back(store: penstock.Penstock) -> None:
