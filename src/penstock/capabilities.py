@@ -6,7 +6,7 @@ import msgspec
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """One flag per power; :data:`MEANING` says what each promises."""
+    """One flag per power; `MEANING` says what each promises."""
 
     atomic_ack: bool = False
     consumer_groups: bool = False

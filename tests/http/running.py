@@ -12,7 +12,7 @@ from penstock.server.access import Credentials
 from penstock.server.app import ServerApp, load_endpoints
 from penstock.server.calls import StoreCalls
 from penstock.server.credentials import NoCredentials
-from penstock.server.http import Door
+from penstock.server.door import Door
 from penstock.server.request_log import RequestLog
 from penstock.server.serving import bind
 from penstock.server_config import Limits, ServerSettings
@@ -58,14 +58,12 @@ class Running:
         endpoints = load_endpoints(self._ps, self.calls, self._credentials, self._settings)
         log = RequestLog("off")
         app = ServerApp(self._ps, self.calls, self._credentials, endpoints, log, clock)
-        door = Door(app, limits, clock)
-        server = await self._loop.create_server(door.connection, sock=self._socket)
-        door.start()
+        self.door = Door(app, limits, clock)
+        self.door.open(self._socket)
         self._started.set()
         await self._stopping.wait()
-        server.close()
         self.calls.polls.stop()
-        await door.stop(5)
+        await self.door.stop(5)
         await self._loop.run_in_executor(None, self.calls.close)
         await self._loop.shutdown_default_executor()
         log.close()

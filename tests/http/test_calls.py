@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +22,10 @@ from penstock.errors import InvalidConfig, Unauthorized, Unsupported
 from penstock.message import EnqueueResult
 from penstock.queue import Queue
 from penstock.server.access import PERMISSIONS, Permission, Principal
+from penstock.server.endpoint import CallId, Response
 from penstock.server.native import permissions
+from penstock.server.native.once import Once
+from penstock.server_config import Limits
 from penstock.testing.background import Background, wait_until
 from tests.http.running import Running
 
@@ -167,6 +171,26 @@ def test_a_number_that_is_over_is_refused(store: penstock.Penstock, server: Runn
     assert post(server, "purge", "q", ["ready"], penstock_call="nonsense")[0] == 400
 
 
+def test_a_call_that_failed_in_a_way_that_nobody_foresaw_is_tried_anew() -> None:
+    tries: list[bool] = []
+
+    async def make(listening: Callable[[], bool], again: bool) -> Response:
+        tries.append(again)
+        if len(tries) == 1:
+            raise ValueError("unforeseen")
+        return Response(200, b"done")
+
+    async def story() -> None:
+        once, call = Once(forget=lambda callers: asyncio.sleep(0)), CallId(b"caller", 1)
+        with pytest.raises(ValueError, match="unforeseen"):
+            await once(call, "purge", lambda: True, make)
+        for _ in range(2):
+            assert (await once(call, "purge", lambda: True, make)).body == b"done"
+
+    asyncio.run(story())
+    assert tries == [True, True]
+
+
 def test_calls_go_on_when_the_server_comes_back(store: penstock.Penstock) -> None:
     server = Running(store)
     with penstock.open(server.url) as ps:
@@ -203,6 +227,27 @@ def test_a_poll_in_the_servers_line_is_answered_when_something_comes(server: Run
         wait_until(lambda: server.calls.polls.waiting == 1)
         q.enqueue(b"here")
         assert [delivery.payload for delivery in waiting.result()] == [b"here"]
+
+
+@pytest.mark.parametrize("wait_s", [90_000.0, 3e8])
+def test_however_long_somebody_waits_it_takes_no_thread(store: penstock.Penstock, wait_s: float) -> None:
+    store.create_queue("q")
+    server = Running(store, limits=Limits(threads=1))
+    try:
+        waiting = Background(lambda: post(server, "lease", "q", 1, None, wait_s, ""))
+        wait_until(lambda: server.calls.polls.waiting == 1)
+        assert post(server, "stats", "q")[0] == 200
+    finally:
+        server.stop()
+    assert waiting.result()[0] == 200
+
+
+@pytest.mark.parametrize("wait_s", [4e8, float("inf"), float("nan"), -1, "long"])
+def test_what_is_no_time_to_wait_is_refused_at_once(
+    store: penstock.Penstock, server: Running, wait_s: object
+) -> None:
+    store.create_queue("q")
+    assert post(server, "lease", "q", 1, None, wait_s, "")[0] == 400
 
 
 def test_closing_ends_the_polls_that_wait_and_nothing_is_leased_for_them(

@@ -14,10 +14,11 @@ from penstock.server.access import Credentials
 from penstock.server.app import ServerApp
 from penstock.server.calls import StoreCalls
 from penstock.server.credentials import NoCredentials
+from penstock.server.door import Door
 from penstock.server.endpoint import Busy, Endpoint, Request, Response
-from penstock.server.http import Door
 from penstock.server.request_log import RequestLog
-from penstock.server_config import Limits
+from penstock.server.serving import bind
+from penstock.server_config import Limits, ServerSettings
 
 DEFAULTS = Limits()
 #: What makes an interface of a store.
@@ -62,7 +63,8 @@ class Probe:
             self.entered.set()
             await self.go_on.wait()
             return Response(200, b"held")
-        assert kind == "lease"
+        if kind != "lease":
+            return Response(404, b"{}")
         found = await self._calls.lease("q", 1, None, float(request.query or 0), "", request.listening)
         return Response(200, b",".join(delivery.payload for delivery in found))
 
@@ -105,22 +107,21 @@ async def running(
     log: str = "off",
     interfaces: Sequence[Interface] = (),
 ) -> AsyncIterator[Running]:
-    loop = asyncio.get_running_loop()
     calls, request_log = StoreCalls(ps, limits), RequestLog(log)
     probe = Probe(calls)
     known = credentials or NoCredentials()
     endpoints = [*(made(ps, calls, known) for made in interfaces), probe]
     app = ServerApp(ps, calls, known, endpoints, request_log, SystemClock())
     door = Door(app, limits, SystemClock())
-    server = await loop.create_server(door.connection, "127.0.0.1", 0)
-    door.start()
+    bound = bind(ServerSettings(port=0))
+    door.open(bound)
     try:
-        yield Running(server.sockets[0].getsockname()[1], calls, app, door, probe)
+        yield Running(bound.getsockname()[1], calls, app, door, probe)
     finally:
-        server.close()
         calls.polls.stop()
         probe.go_on.set()
         await door.stop(5.0)
+        bound.close()
         calls.close()
         request_log.close()
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from penstock import Penstock
-from penstock.server import http
+from penstock.server import door as doors
 from penstock.server_config import Limits
 from tests.server.running import DEFAULTS, Running, answer, exchange, message, running
 
@@ -158,7 +158,7 @@ def test_one_connection_too_many_is_told_to_come_later(ps: Penstock) -> None:
 def test_who_sends_slowly_is_cut_and_who_says_nothing_is_hung_up_on(
     ps: Penstock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(doors, "LOOK_EVERY_S", 0.02)
 
     async def story(server: Running) -> None:
         found = await exchange(server.port, message("POST", "/probe/echo", b"abc")[:-1])
@@ -172,7 +172,7 @@ def test_who_sends_slowly_is_cut_and_who_says_nothing_is_hung_up_on(
 
 
 def test_who_does_not_read_its_answer_is_cut(ps: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(doors, "LOOK_EVERY_S", 0.02)
 
     async def story(server: Running) -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1024)

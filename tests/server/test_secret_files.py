@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from pathlib import Path
@@ -13,7 +14,12 @@ from botocore.exceptions import ClientError
 import penstock
 from penstock.clock import SystemClock
 from penstock.errors import InvalidConfig
+from penstock.server import serving as serving_of
+from penstock.server.audit import Audit
+from penstock.server.calls import StoreCalls
 from penstock.server.credentials import CredentialsFile
+from penstock.server.serving import _watch
+from penstock.server_config import Limits
 from tests.redis.servers import wait_until
 from tests.server.processes import serving
 
@@ -129,3 +135,64 @@ def test_a_running_server_takes_the_new_secret_and_no_longer_the_old_one(tmp_pat
     written = server.errors + (tmp_path / "requests.log").read_text()
     assert FIRST not in written
     assert SECOND not in written
+
+
+@pytest.mark.parametrize(
+    ("tree", "said"),
+    [
+        ({"ada": {"aws_access_key": "AKID", "aws_secret_file": "a\0b"}}, "cannot be read"),
+        ({"\ud800": {"grants": {}}}, "no text"),
+        ({"ada": {"grants": {"\ud800": ["read"]}}}, "no text"),
+        ({"ada": {"grants": {"q": ["write"]}}}, "accepted: enqueue, consume, read, admin"),
+    ],
+)
+def test_whatever_the_file_has_becomes_it_does_not_end_the_looking(
+    tmp_path: Path, tree: object, said: str
+) -> None:
+    known = opened(tmp_path)
+    write(tmp_path / "keys.json", json.dumps({"keys": tree}))
+    assert known.refresh() == []
+    assert said in known.trouble[0]
+    assert secret(known) == FIRST
+    keys(tmp_path, "secret")
+    known.refresh()
+    assert known.trouble == []
+
+
+class Sometimes(dict[str, str]):
+    """An environment that cannot be read while it is `out`."""
+
+    out = False
+
+    def __getitem__(self, name: str) -> str:
+        if self.out:
+            raise RuntimeError("out of order")
+        return super().__getitem__(name)
+
+
+def test_what_nobody_foresaw_ends_one_look_and_not_the_looking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(serving_of, "LOOK_EVERY_S", 0.01)
+    entry = {"aws_access_key": "AKID", "aws_secret": "${SECRET}", "grants": {"*": ["admin"]}}
+    path, environ = tmp_path / "keys.json", Sometimes(SECRET="a-secret-of-the-environment")
+    write(path, json.dumps({"keys": {"ada": entry}}))
+    known = CredentialsFile(str(path), SystemClock(), environ)
+
+    async def story(ps: penstock.Penstock) -> None:
+        calls = StoreCalls(ps, Limits())
+        watching = asyncio.create_task(_watch(known, None, Audit(ps, calls)))
+        async with asyncio.timeout(20):
+            environ.out = True
+            write(path, json.dumps({"keys": {"ada": entry}}))
+            while "RuntimeError" not in caplog.text:
+                await asyncio.sleep(0.01)
+            environ.out = False
+            write(path, json.dumps({"keys": {}}))
+            while known.by_access_key("AKID") is not None:
+                await asyncio.sleep(0.01)
+        watching.cancel()
+        calls.close()
+
+    with penstock.open("memory:") as ps:
+        asyncio.run(story(ps))

@@ -140,6 +140,41 @@ def test_a_broken_store_is_refused(cli: Cli) -> None:
     assert "Traceback" not in answer.err
 
 
+@pytest.mark.parametrize(
+    ("document", "key", "said"),
+    [
+        ("storage: {path: sealed, encryption: {enabled: true, key_id: main}}", "b2", "key"),
+        ("storage: {path: sealed, encryption: {enabled: true, key_id: main}}", "", "PENSTOCK_KEY_MAIN"),
+        ("storage: {path: sealed", "a1", "not one valid YAML document"),
+        ("storage: {path: sealed}\nserver: {limits: {max_polls: -1}}", "a1", "max_polls is out of range"),
+        ("storage: {path: sealed}\nserver: {limits: {max_pols: 1}}", "a1", "max_pols is not known"),
+        ("backends: {far: {url: 'redis+lists://127.0.0.1:1'}}\nstorage: {path: plain}", "a1", "127.0.0.1:1"),
+    ],
+)
+def test_a_store_that_cannot_be_opened_is_told_and_no_port_opens(
+    cli: Cli, document: str, key: str, said: str
+) -> None:
+    (cli.folder / "sealed.yaml").write_text(
+        "storage: {path: sealed, encryption: {enabled: true, key_id: main}}"
+    )
+    cli.process("init", "--store", "sealed.yaml", env={"PENSTOCK_KEY_MAIN": "a1" * 32})
+    (cli.folder / "asked.yaml").write_text(document)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    told = cli.process(
+        *("serve", "--store", "asked.yaml", "--port", str(port)),
+        code=None,
+        env={"PENSTOCK_KEY_MAIN": key * 32},
+    )
+    assert told.code in (2, 3, 4)
+    assert said in told.err
+    assert "Traceback" not in told.err
+    assert not told.out
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), 1).close()
+
+
 def test_settings_come_from_the_file_then_the_environment_then_the_command_line(cli: Cli) -> None:
     (cli.folder / "penstock.yaml").write_text(
         "storage: {path: penstock-data}\nserver: {host: 0.0.0.0, port: 1, limits: {max_body_bytes: 2KiB}}\n"
@@ -147,7 +182,7 @@ def test_settings_come_from_the_file_then_the_environment_then_the_command_line(
     with serving(cli.folder, PENSTOCK_SERVER_HOST="127.0.0.1") as server:
         assert server.url.startswith("http://127.0.0.1:")
         with socket.create_connection(("127.0.0.1", server.port)) as client:
-            client.sendall(b"POST / HTTP/1.1\r\ncontent-length: 2049\r\n\r\n")
+            client.sendall(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2049\r\n\r\n")
             assert client.recv(1000).startswith(b"HTTP/1.1 413 ")
 
 

@@ -51,10 +51,15 @@ def serve(
 ) -> None:
     """Serve a store over HTTP: queues, SQS's protocol, health and metrics.
 
-    First: `penstock serve --store ./data`, which makes the store if there is none, and prints what to try.
-    It listens on this machine alone and lets everybody in. For others: `penstock keys create`, --credentials,
-    --tls-certificate and --tls-key, then --host 0.0.0.0; all of it can stand in penstock.yaml, as `server:`.
-    Ctrl-C or SIGTERM ends it: what has arrived is answered; a second one waits for nothing.
+    First: `penstock serve --store ./data` makes the store if there is none,
+    and prints what to try; /docs in a browser has all operations.
+
+    It listens on this machine alone and lets everybody in. For others:
+    `penstock keys create`, --credentials, --tls-certificate and --tls-key,
+    then --host 0.0.0.0; all of it can stand in penstock.yaml, as `server:`.
+
+    Ctrl-C or SIGTERM ends it: what has arrived is answered; a second one
+    waits for nothing.
     """
     from penstock.backends.registry import missing_stores
     from penstock.server.serving import check_access, serve
@@ -86,6 +91,7 @@ def _say(session: Session, address: Address) -> None:
         session.out.object({"url": address.url, "host": address.host, "port": address.port})
     session.out.say(f"serving {address.url}, Ctrl-C ends")
     session.out.say(f"  curl {address.url}/readyz")
+    session.out.say(f"  in a browser: {address.url}/docs")
     session.out.say(f"  aws --endpoint-url {address.url} --no-sign-request sqs list-queues")
     session.out.flush()
 

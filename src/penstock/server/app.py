@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import os
@@ -18,6 +19,7 @@ from penstock.errors import Unauthorized
 from penstock.penstock import Penstock
 from penstock.server.access import STORE, Credentials
 from penstock.server.authentication import principal
+from penstock.server.browsers import WHY, is_foreign
 from penstock.server.calls import StoreCalls
 from penstock.server.endpoint import About, Busy, Endpoint, Request, Response
 from penstock.server.http import Head
@@ -78,6 +80,7 @@ class ServerApp:
         self._trouble = trouble
         self.numbers = Numbers(calls)
         self._ready: tuple[float, Response] | None = None
+        self._looking: asyncio.Future[Response] | None = None
         self._id_start, self._ids = os.urandom(8).hex(), 0
 
     def new_id(self) -> str:
@@ -92,7 +95,10 @@ class ServerApp:
         interface = endpoint.name if endpoint else "server"
         self.numbers.in_flight += 1
         try:
-            response = await (endpoint.answer(request) if endpoint else self._page(request))
+            if self._is_foreign(request.method, request.headers):
+                response = self._refused(endpoint, 403, WHY, request.id, request.headers)
+            else:
+                response = await (endpoint.answer(request) if endpoint else self._page(request))
         except Busy as busy:
             response = self._refused(endpoint, busy.status, str(busy), request.id, request.headers)
             after_s = max(1, math.ceil(busy.retry_after_s))
@@ -134,8 +140,10 @@ class ServerApp:
             About(),
         )
         endpoint = self._endpoint(head.method, head.path, head.headers)
-        if endpoint is None:
-            response: Response | None = _json(413, {"error": "nothing here takes a body of this size"})
+        if self._is_foreign(head.method, head.headers):
+            response: Response | None = self._refused(endpoint, 403, WHY, request.id, head.headers)
+        elif endpoint is None:
+            response = _json(413, {"error": "nothing here takes a body of this size"})
         else:
             response = endpoint.admit(request)
         return response and self._turned_away(response, request.id, client)
@@ -149,10 +157,16 @@ class ServerApp:
             response = response._replace(headers=[*response.headers, ("retry-after", "1")])
         return self._turned_away(response, request_id, client)
 
+    def hung_up(self) -> None:
+        self.numbers.refused(503)
+
     def _turned_away(self, response: Response, request_id: str, client: str) -> Response:
         self.numbers.refused(response.status)
         self._log.refused(self._clock.now_ns(), request_id, response.status, client)
         return response._replace(headers=[*response.headers, ("x-request-id", request_id)])
+
+    def _is_foreign(self, method: str, headers: Mapping[str, str]) -> bool:
+        return not self._credentials.required and is_foreign(method, headers)
 
     def _endpoint(self, method: str, path: str, headers: Mapping[str, str]) -> Endpoint | None:
         if path in PAGES:
@@ -206,13 +220,19 @@ class ServerApp:
         return who.may("read", STORE)
 
     async def _readiness(self) -> Response:
-        if self._ready is None or perf_counter() - self._ready[0] > READY_FOR_S:
-            health = await self._calls.run(self._ps.health)
-            trouble = self._trouble()
-            status = 503 if health.status == "unhealthy" else 200
-            answer = {**msgspec.to_builtins(health), "server": trouble}
-            self._ready = (perf_counter(), _json(status, answer))
-        return self._ready[1]
+        """Looked at once for all who ask: strangers may, and a store that hangs must not fill with them."""
+        if self._ready is not None and perf_counter() - self._ready[0] <= READY_FOR_S:
+            return self._ready[1]
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.ensure_future(self._looked())
+        return await asyncio.shield(self._looking)
+
+    async def _looked(self) -> Response:
+        health = await self._calls.run(self._ps.health)
+        status = 503 if health.status == "unhealthy" else 200
+        response = _json(status, {**msgspec.to_builtins(health), "server": self._trouble()})
+        self._ready = (perf_counter(), response)
+        return response
 
 
 def _status_alone(response: Response) -> bytes:

@@ -144,7 +144,7 @@ def _mark(path: str) -> tuple[int, ...]:
     try:
         found = os.stat(path)
         return found.st_ino, found.st_mtime_ns, found.st_size, found.st_mode
-    except OSError:
+    except (OSError, ValueError):
         return ()
 
 
@@ -167,14 +167,16 @@ def _read(path: str, environ: Mapping[str, str]) -> _Known:
 def _check_mode(path: str, what: str) -> None:
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
-    except OSError as error:
-        raise InvalidConfig(f"{what} {path} cannot be read: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise InvalidConfig(f"{what} {path!r} cannot be read: {why}") from None
     if mode & 0o077:
         raise InvalidConfig(f"{what} {path} can be read by others; chmod 600 {path}")
 
 
 def _add(reader: Reader, known: _Known, name: str, value: object) -> None:
     key = join("keys", name)
+    _check_text(reader, key, name)
     types = types_of(KeyEntry)
     values: dict[str, Any] = reader.fields(key, types, reader.mapping(key, value, types))
     entry = msgspec.convert(values, KeyEntry)
@@ -194,6 +196,14 @@ def _add(reader: Reader, known: _Known, name: str, value: object) -> None:
     known.entries[name] = entry
 
 
+def _check_text(reader: Reader, key: str, name: str) -> None:
+    """What cannot be written down in logs and the audit is nobody's name."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise reader.refusal(ascii(key), "has a name that is no text; write it as UTF-8") from None
+
+
 def _put(reader: Reader, key: str, into: dict[str, Any], name: str, value: object) -> None:
     if name in into:
         raise reader.refusal(key, "is another principal's too; each needs its own")
@@ -209,6 +219,7 @@ def _grants(reader: Reader, key: str, entry: KeyEntry) -> dict[str, frozenset[Pe
             raise reader.refusal(
                 join(f"{key}.grants", pattern), f"is not a list of permissions; accepted: {accepted}"
             )
+        _check_text(reader, f"{key}.grants", pattern)
         grants[pattern] = frozenset(one for one in PERMISSIONS if one in given)
     return grants
 

@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection: bytes in, whole requests out, answers back; every limit on what a client may do.
 
 A request is read whole before anyone is asked to answer it, and requests of one connection are answered one
-after the other. `Door` counts what all connections have together, and cuts those that dawdle.
+after the other, each when the client has taken the one before. `Door` has what all connections have together.
 """
 
 from __future__ import annotations
@@ -9,26 +9,26 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
-from email.utils import formatdate
 from http import HTTPStatus
-from typing import Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import httptools
 
-from penstock.clock import NS_PER_S, Clock
 from penstock.server.endpoint import About, Request, Response
-from penstock.server_config import Limits
+
+if TYPE_CHECKING:
+    from penstock.server.door import Door
 
 #: After the first of them, a body must come at least this fast.
 MIN_BYTES_PER_S = 16 * 1024
 #: What is read of a body before it is looked who sends it: so small bodies cost no second look.
 STRANGERS_BYTES = 64 * 1024
-#: Requests that one connection may send ahead of their answers.
+#: Requests that one connection may send ahead of their answers; those beyond are not answered.
 MAX_AHEAD = 64
-#: How often those that dawdle are looked for.
-LOOK_EVERY_S = 1.0
+#: So much of an answer is sent before it is looked whether the client takes it.
+PIECE_BYTES = 256 * 1024
 #: How long bytes that nobody wants are still taken, so that the client reads why.
 LINGER_S = 1.0
 
@@ -69,79 +69,9 @@ class App(Protocol):
         """The answer to what was not read, or not whole; counted and logged."""
         ...
 
-
-class Door:
-    """All connections of a server: how many, how many bytes they hold, and which of them dawdle."""
-
-    def __init__(self, app: App, limits: Limits, clock: Clock) -> None:
-        self.app = app
-        self.limits = limits
-        self.clock = clock
-        self.connections: set[Connection] = set()
-        #: Of bodies that are being read or answered.
-        self.body_bytes = 0
-        self.is_stopping = False
-        self.tasks: set[asyncio.Task[None]] = set()
-        self._date = (0, b"")
-        self._looking: asyncio.TimerHandle | None = None
-        self._idle = asyncio.Event()
-
-    def connection(self) -> Connection:
-        """What `create_server` makes of everyone who comes in."""
-        return Connection(self)
-
-    def start(self) -> None:
-        """Look for those that dawdle, from now on."""
-        loop = asyncio.get_running_loop()
-
-        def look() -> None:
-            now_s = loop.time()
-            for connection in list(self.connections):
-                connection.look(now_s)
-            self._looking = loop.call_later(LOOK_EVERY_S, look)
-
-        look()
-
-    async def stop(self, within_s: float) -> bool:
-        """Answer what has arrived and hang up; whether that was done in time."""
-        self.is_stopping = True
-        for connection in list(self.connections):
-            connection.finish()
-        try:
-            async with asyncio.timeout(within_s):
-                while self.connections or self.tasks:
-                    self._idle.clear()
-                    await self._idle.wait()
-        except TimeoutError:
-            return False
-        finally:
-            if self._looking is not None:
-                self._looking.cancel()
-            for connection in list(self.connections):
-                connection.abort()
-        return True
-
-    def run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self._ran)
-
-    def _ran(self, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
-        self._idle.set()
-        with suppress(asyncio.CancelledError):
-            task.result()
-
-    def gone(self, connection: Connection) -> None:
-        self.connections.discard(connection)
-        self._idle.set()
-
-    def date(self) -> bytes:
-        """The line of the header `date`, made once a second."""
-        now_s = self.clock.now_ns() // NS_PER_S
-        if self._date[0] != now_s:
-            self._date = (now_s, f"date: {formatdate(now_s, usegmt=True)}\r\n".encode())
-        return self._date[1]
+    def hung_up(self) -> None:
+        """Somebody came who was not even told that there are too many; counted."""
+        ...
 
 
 class Connection(asyncio.Protocol):
@@ -156,14 +86,18 @@ class Connection(asyncio.Protocol):
         self._is_open = False
         #: The rest of what comes is thrown away: the client has been answered, or is too far gone.
         self._is_deaf = False
+        #: Everything has been written, and the connection closes when it is sent.
+        self._is_ending = False
         #: While a request is read: since when. Otherwise when the last answer was given.
         self._since_s = 0.0
         self._is_reading = False
+        #: What comes next is not taken before what came is answered.
+        self._is_paused = False
         self._is_upgrading = False
         self._head: Head | None = None
         self._head_bytes = 0
-        self._body: list[bytes] = []
-        self._body_bytes = 0
+        #: A body in many small pieces takes no more room than one in a few.
+        self._body = bytearray()
         self._held_bytes = 0
         self._ahead: deque[_Read] = deque()
         self._is_answering = False
@@ -181,7 +115,9 @@ class Connection(asyncio.Protocol):
         self._certificate = _certificate_name(transport)
         self._since_s = asyncio.get_running_loop().time()
         door.connections.add(self)
-        if len(door.connections) > door.limits.max_connections:
+        if door.is_stopping:
+            self.abort()
+        elif len(door.connections) > door.limits.max_connections:
             self._refuse(503, f"there are {door.limits.max_connections} connections; try again later")
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -196,9 +132,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_deaf:
             return
-        if not self._is_reading:
-            self._is_reading = True
-            self._since_s = asyncio.get_running_loop().time()
+        self._begin()
         if self._head is None:
             self._head_bytes += len(data)
         try:
@@ -211,10 +145,20 @@ class Connection(asyncio.Protocol):
         if self._head is None and self._head_bytes > self._door.limits.max_header_bytes + len(data):
             self._refuse_header()
 
+    def _begin(self) -> None:
+        """The time of a request counts from its first byte on."""
+        if not self._is_reading:
+            self._is_reading = True
+            self._since_s = asyncio.get_running_loop().time()
+
     def _decline_upgrade(self, rest: bytes) -> None:
         """Nothing else is spoken here: the request is read again as if that had not been offered."""
+        parser = self._parser
         kept = [(name, value) for name, value in self._headers.items() if name not in _OFFERS]
-        lines = [f"{self._parser.get_method().decode()} {self._url.decode('latin-1')} HTTP/1.1\r\n"]
+        if "close" in _words(self._headers.get("connection", "")):
+            kept.append(("connection", "close"))
+        start = f"{parser.get_method().decode()} {self._url.decode('latin-1')}"
+        lines = [f"{start} HTTP/{parser.get_http_version()}\r\n"]
         lines += [f"{name}: {value}\r\n" for name, value in kept]
         self._parser = httptools.HttpRequestParser(self)
         self._is_upgrading, self._is_reading = False, False
@@ -233,6 +177,7 @@ class Connection(asyncio.Protocol):
     # -- of the parser --------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
+        self._begin()
         self._head = None
         self._url = b""
         self._headers: dict[str, str] = {}
@@ -245,7 +190,13 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count(len(name) + len(value) + 4)
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        if self._head is not None:
+            return  # Behind a body in chunks: nobody has looked at it when the request was let in.
+        known = name.decode("latin-1").lower()
+        if known == "host" and known in self._headers:
+            self._refuse(400, "a request has one header `Host`, and this one has several")
+            raise _Refused
+        self._headers[known] = value.decode("latin-1")
 
     def _count(self, size_bytes: int) -> None:
         self._exact_bytes += size_bytes
@@ -259,8 +210,9 @@ class Connection(asyncio.Protocol):
         self._head = Head(method, path, query, headers)
         self._head_bytes = 0
         self._is_upgrading = self._parser.should_upgrade()
-        if not path.startswith("/"):
-            self._refuse(400, "the target of a request must be a path")
+        wrong = _wrong(self._parser.get_http_version(), path, headers)
+        if wrong is not None:
+            self._refuse(*wrong)
             raise _Refused
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self._door.limits.max_body_bytes:
@@ -276,13 +228,12 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, piece: bytes) -> None:
         door = self._door
-        self._body.append(piece)
-        self._body_bytes += len(piece)
+        self._body += piece
         self._held_bytes += len(piece)
         door.body_bytes += len(piece)
-        if self._body_bytes > STRANGERS_BYTES and not self._is_admitted:
+        if len(self._body) > STRANGERS_BYTES and not self._is_admitted:
             self._admit()
-        if self._body_bytes > door.limits.max_body_bytes:
+        if len(self._body) > door.limits.max_body_bytes:
             self._too_large()
             raise _Refused
         if door.body_bytes > door.limits.max_total_body_bytes:
@@ -301,7 +252,7 @@ class Connection(asyncio.Protocol):
         head = self._head
         if head is None or self._is_upgrading:
             return
-        body = b"".join(self._body)
+        body = bytes(self._body)
         request = Request(
             self._door.app.new_id(),
             head.method,
@@ -316,14 +267,18 @@ class Connection(asyncio.Protocol):
         )
         # From here on the request answers for its bytes.
         self._held_bytes -= len(body)
-        self._body, self._body_bytes, self._head = [], 0, None
+        self._body, self._head = bytearray(), None
         self._is_reading = False
         version = self._parser.get_http_version()
         self._ahead.append(_Read(request, version, self._parser.should_keep_alive()))
         if self._is_answering:
+            self._is_paused = True
             self._transport.pause_reading()
             if len(self._ahead) > MAX_AHEAD:
-                self.abort()
+                # Those before are answered, and then the connection ends.
+                self._release(self._ahead.pop().request)
+                self._refuse(503, f"{MAX_AHEAD} requests were sent ahead of their answers")
+                raise _Refused
         else:
             self._is_answering = True
             self._door.run(self._answer_all())
@@ -342,6 +297,8 @@ class Connection(asyncio.Protocol):
                     keeps = False  # Its end is the connection's.
                 keeps = keeps and not self._door.is_stopping
                 await self._send(response, keeps, request.method, version)
+                # Who does not take one answer gets no other: they would pile up here.
+                await self._drained()
             finally:
                 self._release(request)
             if not keeps:
@@ -352,21 +309,20 @@ class Connection(asyncio.Protocol):
         if self._is_deaf:  # What came after was refused: there is no next request.
             self._hang_up()
         elif self._is_open:
+            self._is_paused = False
             self._transport.resume_reading()
 
     async def _send(self, response: Response, keeps: bool, method: str, version: str) -> None:
         body = response.body
         if isinstance(body, bytes):
             if self._listening():
-                form = f"content-length: {len(body)}\r\n"
-                self._transport.write(
-                    self._header(response, form, keeps) + (b"" if method == "HEAD" else body)
-                )
+                header = self._header(response, f"content-length: {len(body)}\r\n", keeps, version)
+                await self._send_whole(header, b"" if method == "HEAD" else body)
             return
         try:
             if self._listening():
                 form = "transfer-encoding: chunked\r\n" if version != "1.0" else ""
-                self._transport.write(self._header(response, form, keeps))
+                self._transport.write(self._header(response, form, keeps, version))
                 if method != "HEAD":
                     await self._send_pieces(body, chunked=bool(form))
                     self._transport.write(b"0\r\n\r\n" if form else b"")
@@ -378,16 +334,30 @@ class Connection(asyncio.Protocol):
             if hasattr(body, "aclose"):
                 await body.aclose()
 
+    async def _send_whole(self, header: bytes, body: bytes) -> None:
+        """What is large goes as the client takes it: each piece has its time."""
+        self._transport.write(header + body[:PIECE_BYTES])
+        rest = memoryview(body)
+        for at in range(PIECE_BYTES, len(body), PIECE_BYTES):
+            await self._drained()
+            if not self._listening():
+                return
+            self._transport.write(rest[at : at + PIECE_BYTES])
+
     async def _send_pieces(self, pieces: AsyncIterator[bytes], *, chunked: bool) -> None:
         async for piece in pieces:
             if piece:
                 self._transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
-            if self._writable is not None:
-                await self._writable
+            await self._drained()
             if not self._listening():
                 return
 
-    def _header(self, response: Response, form: str, keeps: bool) -> bytes:
+    async def _drained(self) -> None:
+        """Until the client has taken most of what was written."""
+        if self._writable is not None:
+            await self._writable
+
+    def _header(self, response: Response, form: str, keeps: bool, version: str = "1.1") -> bytes:
         """`form` is the line that says how the body's end is found."""
         lines = [_STATUS_LINES[response.status], self._door.date()]
         if response.status not in _BODILESS:
@@ -396,6 +366,8 @@ class Connection(asyncio.Protocol):
             lines.append(f"{name}: {value}\r\n".encode("latin-1", "replace"))
         if not keeps:
             lines.append(b"connection: close\r\n")
+        elif version == "1.0":
+            lines.append(b"connection: keep-alive\r\n")
         lines.append(b"\r\n")
         return b"".join(lines)
 
@@ -407,8 +379,11 @@ class Connection(asyncio.Protocol):
         if self._writable is not None:
             if now_s - self._stuck_since_s > limits.read_timeout_s:
                 self.abort()
-        elif self._is_reading and not self._is_deaf:
-            allowed_s = limits.read_timeout_s + self._body_bytes / MIN_BYTES_PER_S
+        elif self._is_ending:
+            if now_s - self._since_s > limits.read_timeout_s:
+                self.abort()
+        elif self._is_reading and not self._is_deaf and not self._is_paused:
+            allowed_s = limits.read_timeout_s + len(self._body) / MIN_BYTES_PER_S
             if now_s - self._since_s > allowed_s:
                 self._refuse(408, f"the request did not arrive whole within {allowed_s:.0f} s")
         elif not self._is_answering and now_s - self._since_s > limits.idle_timeout_s:
@@ -418,6 +393,8 @@ class Connection(asyncio.Protocol):
         """The server stops: what has not arrived whole is not waited for."""
         if not self._is_answering:
             self._transport.close()
+            # With TLS it is not closed before the client says so too, and who idles says nothing.
+            asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
 
     def abort(self) -> None:
         self._is_deaf = True
@@ -446,7 +423,8 @@ class Connection(asyncio.Protocol):
 
     def _hang_up(self) -> None:
         """After what was written is sent. Bytes that were on their way would turn it into a reset."""
-        self._is_deaf = True
+        loop = asyncio.get_running_loop()
+        self._is_deaf, self._is_ending, self._since_s = True, True, loop.time()
         self._let_go()
         if not self._is_open:
             return
@@ -454,7 +432,6 @@ class Connection(asyncio.Protocol):
         if self._transport.can_write_eof():
             with suppress(OSError):
                 self._transport.write_eof()
-            loop = asyncio.get_running_loop()
             loop.call_later(LINGER_S, self._transport.close)
         else:
             self._transport.close()
@@ -462,7 +439,7 @@ class Connection(asyncio.Protocol):
     def _let_go(self) -> None:
         """Of a body that was not read to its end."""
         self._door.body_bytes -= self._held_bytes
-        self._body, self._held_bytes = [], 0
+        self._body, self._held_bytes = bytearray(), 0
 
     def _release(self, request: Request) -> None:
         self._door.body_bytes -= len(request.body)
@@ -474,6 +451,24 @@ class _Read(NamedTuple):
     request: Request
     version: str
     keeps: bool
+
+
+def _wrong(version: str, path: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
+    """What a request of HTTP/1.1 is not, though the parser takes it."""
+    if version not in ("1.0", "1.1"):
+        return 400, "this is not a request of HTTP/1.1"
+    if version == "1.1" and "host" not in headers:
+        return 400, "a request of HTTP/1.1 has the header `Host`"
+    if not path.startswith("/"):
+        return 400, "the target of a request must be a path"
+    if _words(headers.get("transfer-encoding", "chunked")) != ["chunked"]:
+        return 501, "accepted for Transfer-Encoding: chunked"
+    return None
+
+
+def _words(value: str) -> list[str]:
+    """Of a header that is a list."""
+    return [word.strip().lower() for word in value.split(",")]
 
 
 def _target(url: str) -> str:

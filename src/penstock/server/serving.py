@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
@@ -31,6 +32,8 @@ LOOK_EVERY_S = 1.0
 BACKLOG = 1024
 #: Descriptors that the process needs besides connections: files of stores, logs, sockets.
 RESERVED_FILES = 600
+#: How long a stop takes at most after `stop_timeout_s`, for what cannot be interrupted.
+LAST_S = 5.0
 #: Of threads that all want the interpreter: answers wait for it otherwise.
 SWITCH_S = 0.001
 
@@ -148,7 +151,7 @@ async def _serve(
 ) -> None:
     from penstock.server.app import ServerApp, load_endpoints
     from penstock.server.calls import StoreCalls
-    from penstock.server.http import Door
+    from penstock.server.door import Door
     from penstock.server.request_log import RequestLog
 
     loop, clock = asyncio.get_running_loop(), SystemClock()
@@ -163,19 +166,17 @@ async def _serve(
     endpoints = load_endpoints(ps, calls, credentials, settings)
     app = ServerApp(ps, calls, credentials, endpoints, request_log, clock, trouble)
     connections = Door(app, settings.limits, clock)
-    server = await loop.create_server(
-        connections.connection, sock=door, ssl=tls.context if tls else None, backlog=BACKLOG
-    )
-    connections.start()
     working = [endpoint for endpoint in endpoints if isinstance(endpoint, Background)]
     for endpoint in working:
         await endpoint.start()
+    connections.open(door, tls.context if tls else None, BACKLOG)
     watching = loop.create_task(_watch(credentials, tls, Audit(ps, calls)))
     host, port = door.getsockname()[:2]
     started(Address("https" if tls else "http", host, port))
     await stopping.wait()
     log.info("stopping")
-    server.close()
+    _end_at_latest(settings.limits.stop_timeout_s + LAST_S)
+    connections.close()
     watching.cancel()
     calls.polls.stop()
     if not await connections.stop(settings.limits.stop_timeout_s):
@@ -198,13 +199,29 @@ def _on_signals(loop: asyncio.AbstractEventLoop, stopping: asyncio.Event) -> Non
         loop.add_signal_handler(number, stop, number)
 
 
+def _end_at_latest(within_s: float) -> None:
+    """A call that hangs, in a store that does not answer say, cannot be ended: the process can."""
+
+    def end() -> None:
+        log.error("calls are still under way: ending without them; what was acknowledged is in the store")
+        os._exit(1)
+
+    guard = threading.Timer(within_s, end)
+    guard.daemon = True
+    guard.start()
+
+
 async def _watch(credentials: CredentialsFile | NoCredentials, tls: Tls | None, audit: Audit) -> None:
     """Read files again that have changed; what cannot be read leaves what was read before."""
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
-        if tls is not None:
-            tls.refresh()
-        changed = credentials.refresh()
+        try:
+            if tls is not None:
+                tls.refresh()
+            changed = credentials.refresh()
+        except Exception as error:  # noqa: BLE001  (of one look: the next may go well)
+            log.error("files that may have changed cannot be read: %s", type(error).__name__)
+            continue
         for name in changed:
             with suppress(Exception):
                 await audit.of_server("credentials_changed", name)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
+from html import unescape
 from html.parser import HTMLParser
 
 import msgspec
@@ -204,6 +206,30 @@ def test_the_page_loads_nothing_and_shows_every_operation(rest: Api) -> None:
     assert not [word for word in ("<script", "http://", "https://", "@import", "url(") if word in page]
     assert all(f"id='{route.name}'" in page for route in TABLE.routes)
     assert msgspec.json.decode(rest.raw("GET", "/openapi.json").body)["info"]["version"] in page
+
+
+def test_the_page_is_written_for_people(rest: Api) -> None:
+    page = rest.raw("GET", "/docs").body.decode()
+    assert "`" not in page
+    assert ":data:" not in page
+    assert page.count("or rows of Arrow") == 4
+    assert "Authorization: Bearer" in page
+
+
+def test_what_the_page_says_to_try_first_works(rest: Api) -> None:
+    lines = unescape(rest.raw("GET", "/docs").body.decode().partition("<pre>")[2].partition("</pre>")[0])
+    receipt, told = "", []
+    for line in lines.splitlines():
+        words = shlex.split(line.replace("RECEIPT", receipt))
+        assert words[0] == "curl"
+        (where,) = [word for word in words if word.startswith("$URL/v1")]
+        asked = json.loads(words[words.index("--json") + 1]) if "--json" in words else None
+        verb = words[words.index("-X") + 1] if "-X" in words else "GET" if asked is None else "POST"
+        told.append(rest.ok(verb, where.removeprefix("$URL/v1"), asked))
+        for delivery in told[-1].get("deliveries", ()):
+            receipt = delivery["receipt"]
+            assert delivery["payload_text"] == "hello Ada"
+    assert [one["kind"] for one in told[-1]["events"]] == ["enqueued", "leased", "acked"]
 
 
 class _Reader(HTMLParser):

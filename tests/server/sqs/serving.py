@@ -18,7 +18,7 @@ from penstock.server.access import Credentials
 from penstock.server.app import ServerApp
 from penstock.server.calls import StoreCalls
 from penstock.server.credentials import NoCredentials
-from penstock.server.http import Door
+from penstock.server.door import Door
 from penstock.server.request_log import RequestLog
 from penstock.server.sqs.endpoint import SqsEndpoint
 from penstock.server_config import Limits, ServerSettings

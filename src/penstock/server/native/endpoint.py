@@ -27,13 +27,12 @@ from penstock.server.native.answers import CONTENT_TYPE, failed
 from penstock.server.native.bulk import Bulk
 from penstock.server.native.once import Listening, Once
 from penstock.server.native.routing import BULK, NAME, Router
+from penstock.settings import MAX_DURATION_S
 
 log = logging.getLogger("penstock.server")
 
 PREFIX = "/v1/"
 CALL = "/v1/call/"
-#: Longer than this nobody waits in one call.
-MAX_WAIT_S = 86_400.0
 #: How often a consumer group is looked at for one that waits.
 LOOK_EVERY_S = 0.1
 _CALL_ID = re.compile(r"([0-9a-f]{32})/([1-9][0-9]{0,17})")
@@ -191,12 +190,12 @@ def _is_long(method: str) -> bool:
 
 
 def _may_wait(max_messages: object, wait_s: object) -> bool:
-    """Else it is not what a lease takes, and the backend says so."""
+    """Else it is not what a lease takes, and the backend says so: no wait may take one of its threads."""
     return (
         type(max_messages) is int
         and max_messages > 0
         and type(wait_s) in (int, float)
-        and 0 <= cast(float, wait_s) <= MAX_WAIT_S
+        and 0 <= cast(float, wait_s) <= MAX_DURATION_S
     )
 
 

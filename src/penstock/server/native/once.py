@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 
 from penstock.errors import InvalidMessage
-from penstock.server.endpoint import Busy, CallId, Response
+from penstock.server.endpoint import CallId, Response
 
 Listening = Callable[[], bool]
 
@@ -70,8 +70,9 @@ class Once:
     ) -> Response:
         try:
             response = await make(last.is_heard, again)
-        except Busy:
-            if self._last.get(call.caller) is last:  # Nothing was done: the next try is the first.
+        except Exception:
+            # Nothing was done, or nobody knows: the next try is the first, and the store knows whether it is.
+            if self._last.get(call.caller) is last:
                 del self._last[call.caller]
             raise
         if self._last.get(call.caller) is last and isinstance(response.body, bytes):

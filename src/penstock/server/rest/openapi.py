@@ -22,7 +22,8 @@ _ABOUT = (
     "Queues, messages, journals and the store of a Penstock server. Bodies are JSON, or MessagePack with "
     "`Content-Type: application/msgpack`; `Accept` says what the answer is in. Bytes are base64 in JSON and "
     "binary in MessagePack. Durations are seconds, times are nanoseconds since 1970. Batches are answered "
-    "item by item, with status 200: look at each."
+    "item by item, with status 200: look at each. Where the server wants a key, send it as "
+    "`Authorization: Bearer KEY`."
 )
 #: Of the header that makes a request happen once.
 KEY_PATTERN = "[!-~]{1,200}"

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.backends.http.wire import ARROW
 from penstock.server.endpoint import Response
 from penstock.server.rest.openapi import DESCRIPTION, document
 
@@ -16,8 +17,10 @@ from penstock.server.rest.openapi import DESCRIPTION, document
 DOCS = "/docs"
 _CLOSED = (("content-security-policy", "default-src 'none'; style-src 'unsafe-inline'"),)
 _STYLE = """
-:root { color-scheme: light dark; --line: #8884; --soft: #8881; --verb: #2a6f97; }
+:root { color-scheme: light dark; --line: #8884; --soft: #8881; --verb: light-dark(#1f5f85, #7cc4ee); }
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
+a { color: var(--verb); }
+pre { background: var(--soft); border-radius: 6px; padding: .6rem .8rem; overflow-x: auto; }
 h2 { margin-top: 2.5rem; border-bottom: 1px solid var(--line); text-transform: capitalize; }
 details { border: 1px solid var(--line); border-radius: 6px; margin: .4rem 0; padding: .4rem .8rem; }
 details[open] { background: var(--soft); }
@@ -25,11 +28,18 @@ summary { cursor: pointer; display: flex; flex-wrap: wrap; gap: .2rem .8rem; ali
 summary b { color: var(--verb); min-width: 4.5rem; font-family: monospace; }
 summary span { opacity: .8; }
 code, pre { font-family: ui-monospace, monospace; font-size: .9em; }
-table { border-collapse: collapse; width: 100%; margin: .3rem 0 .8rem; }
+table { border-collapse: collapse; width: 100%; margin: .3rem 0 .8rem; overflow-wrap: anywhere; }
+td:first-child { width: 30%; }
 td, th { text-align: left; vertical-align: top; padding: .15rem .8rem .15rem 0; }
 td, th { border-top: 1px solid var(--line); }
 h4 { margin: .8rem 0 .2rem; }
 """
+#: What to try first, where `$URL` is the server's.
+_FIRST = """curl -X PUT $URL/v1/queues/mail
+curl $URL/v1/queues/mail/messages --json '{"messages": [{"payload_text": "hello Ada"}]}'
+curl $URL/v1/queues/mail/lease --json '{"max_messages": 10, "wait_s": 20, "view": "text"}'
+curl $URL/v1/queues/mail/ack --json '{"receipts": ["RECEIPT"]}'
+curl $URL/v1/queues/mail/events"""
 
 
 @cache
@@ -51,12 +61,12 @@ def rendered(described: dict[str, Any]) -> str:
             sections[operation["tags"][0]] += _operation(verb.upper(), path, operation)
     links = " · ".join(f"<a href='#{name}'>{name}</a>" for name in (*sections, "errors", "types"))
     errors = described["components"]["responses"]
-    rows = [(name.removeprefix("Error"), one["description"]) for name, one in errors.items()]
+    rows = [(name.removeprefix("Error"), _text(one["description"])) for name, one in errors.items()]
     return (
         f"<!doctype html><html lang='en'><head><meta charset='utf-8'><title>{info['title']} API</title>"
         f"<meta name='viewport' content='width=device-width'><style>{_STYLE}</style></head><body>"
         f"<h1>{info['title']} <small>{info['version']}</small></h1><p>{_text(info['description'])}</p>"
-        f"<p>{links} · <a href='{DESCRIPTION}'>{DESCRIPTION}</a></p>"
+        f"<p>{links} · <a href='{DESCRIPTION}'>{DESCRIPTION}</a></p><pre>{escape(_FIRST)}</pre>"
         + "".join(f"<h2 id='{name}'>{name}</h2>{body}" for name, body in sections.items())
         + f"<h2 id='errors'>errors</h2>{_table(('status', 'meaning'), rows)}<h2 id='types'>types</h2>"
         + "".join(_type(name, schema) for name, schema in sorted(schemas.items()))
@@ -72,18 +82,19 @@ def _operation(verb: str, path: str, operation: dict[str, Any]) -> str:
     parts = [f"<p>{_text(operation['description'])}</p>"]
     parts += [_table(("parameter", "in", "type", "default"), rows)] if rows else []
     if "requestBody" in operation:
-        parts.append(f"<h4>Body</h4>{_kind(_schema(operation['requestBody']))}")
+        parts.append(f"<h4>Body</h4>{_content(operation['requestBody'])}")
     status, answered = next(iter(operation["responses"].items()))
-    parts.append(f"<h4>Answer {status}</h4>{_kind(_schema(answered))}")
+    parts.append(f"<h4>Answer {status}</h4>{_content(answered)}")
     return (
         f"<details id='{operation['operationId']}'><summary><b>{verb}</b><code>{escape(path)}</code>"
         f"<span>{_text(operation['summary'])}</span></summary>{''.join(parts)}</details>"
     )
 
 
-def _schema(holder: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = next(iter(holder["content"].values()))["schema"]
-    return found
+def _content(holder: dict[str, Any]) -> str:
+    """What is in a body, by the first of its forms; JSON and MessagePack have the same."""
+    forms = holder["content"]
+    return _kind(next(iter(forms.values()))["schema"]) + (", or rows of Arrow" if ARROW in forms else "")
 
 
 def _type(name: str, schema: dict[str, Any]) -> str:
