@@ -22,6 +22,7 @@ from penstock.server.calls import StoreCalls
 from penstock.server.endpoint import About, Busy, Endpoint, Request, Response
 from penstock.server.http import Head
 from penstock.server.numbers import Numbers
+from penstock.server.pages import foreign
 from penstock.server.request_log import RequestLog
 from penstock.server_config import ServerSettings
 
@@ -92,7 +93,9 @@ class ServerApp:
         interface = endpoint.name if endpoint else "server"
         self.numbers.in_flight += 1
         try:
-            response = await (endpoint.answer(request) if endpoint else self._page(request))
+            response = self._stray(endpoint, request) or await (
+                endpoint.answer(request) if endpoint else self._page(request)
+            )
         except Busy as busy:
             response = self._refused(endpoint, busy.status, str(busy), request.id, request.headers)
             after_s = max(1, math.ceil(busy.retry_after_s))
@@ -137,7 +140,7 @@ class ServerApp:
         if endpoint is None:
             response: Response | None = _json(413, {"error": "nothing here takes a body of this size"})
         else:
-            response = endpoint.admit(request)
+            response = self._stray(endpoint, request) or endpoint.admit(request)
         return response and self._turned_away(response, request.id, client)
 
     def refuse(self, status: int, what: str, head: Head | None, client: str) -> Response:
@@ -158,6 +161,13 @@ class ServerApp:
         if path in PAGES:
             return None
         return next((one for one in self._endpoints if one.claims(method, path, headers)), None)
+
+    def _stray(self, endpoint: Endpoint | None, request: Request) -> Response | None:
+        """The answer to what a page of elsewhere has sent, where everybody may come."""
+        why = None if self._credentials.required else foreign(request.headers)
+        if why is None:
+            return None
+        return self._refused(endpoint, 403, why, request.id, request.headers)
 
     def _refused(
         self,

@@ -31,6 +31,7 @@ MAX_BODY_BYTES = 16 * 2**20
 _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,300}")
 #: What the frame refuses, by its status; everything else is malformed.
 _REFUSED = {
+    403: "AccessDenied",
     413: "RequestEntityTooLarge",
     429: "RequestThrottled",
     500: "InternalError",
