@@ -19,11 +19,11 @@ from penstock.errors import Unauthorized
 from penstock.penstock import Penstock
 from penstock.server.access import STORE, Credentials
 from penstock.server.authentication import principal
-from penstock.server.browsers import WHY, is_foreign
 from penstock.server.calls import StoreCalls
 from penstock.server.endpoint import About, Busy, Endpoint, Request, Response
 from penstock.server.http import Head
 from penstock.server.numbers import Numbers
+from penstock.server.pages import foreign
 from penstock.server.request_log import RequestLog
 from penstock.server_config import ServerSettings
 
@@ -95,10 +95,9 @@ class ServerApp:
         interface = endpoint.name if endpoint else "server"
         self.numbers.in_flight += 1
         try:
-            if self._is_foreign(request.method, request.headers):
-                response = self._refused(endpoint, 403, WHY, request.id, request.headers)
-            else:
-                response = await (endpoint.answer(request) if endpoint else self._page(request))
+            response = self._stray(endpoint, request) or await (
+                endpoint.answer(request) if endpoint else self._page(request)
+            )
         except Busy as busy:
             response = self._refused(endpoint, busy.status, str(busy), request.id, request.headers)
             after_s = max(1, math.ceil(busy.retry_after_s))
@@ -140,12 +139,10 @@ class ServerApp:
             About(),
         )
         endpoint = self._endpoint(head.method, head.path, head.headers)
-        if self._is_foreign(head.method, head.headers):
-            response: Response | None = self._refused(endpoint, 403, WHY, request.id, head.headers)
-        elif endpoint is None:
-            response = _json(413, {"error": "nothing here takes a body of this size"})
+        if endpoint is None:
+            response: Response | None = _json(413, {"error": "nothing here takes a body of this size"})
         else:
-            response = endpoint.admit(request)
+            response = self._stray(endpoint, request) or endpoint.admit(request)
         return response and self._turned_away(response, request.id, client)
 
     def refuse(self, status: int, what: str, head: Head | None, client: str) -> Response:
@@ -165,13 +162,17 @@ class ServerApp:
         self._log.refused(self._clock.now_ns(), request_id, response.status, client)
         return response._replace(headers=[*response.headers, ("x-request-id", request_id)])
 
-    def _is_foreign(self, method: str, headers: Mapping[str, str]) -> bool:
-        return not self._credentials.required and is_foreign(method, headers)
-
     def _endpoint(self, method: str, path: str, headers: Mapping[str, str]) -> Endpoint | None:
         if path in PAGES:
             return None
         return next((one for one in self._endpoints if one.claims(method, path, headers)), None)
+
+    def _stray(self, endpoint: Endpoint | None, request: Request) -> Response | None:
+        """The answer to what a page of elsewhere has sent, where everybody may come."""
+        why = None if self._credentials.required else foreign(request.headers)
+        if why is None:
+            return None
+        return self._refused(endpoint, 403, why, request.id, request.headers)
 
     def _refused(
         self,

@@ -67,10 +67,10 @@ def test_attributes_are_set_and_got(sqs: Any, queue: Named) -> None:
 
 
 def test_tags_are_put_listed_and_taken_away(sqs: Any, queue: Named) -> None:
-    url = queue(tags={"team": "a & b", "stage": "test"})
-    sqs.tag_queue(QueueUrl=url, Tags={"cost": "<1>", "empty": ""})
+    url = queue(tags={"team": "a + b", "stage": "test"})
+    sqs.tag_queue(QueueUrl=url, Tags={"cost": "=1@é", "empty": ""})
     sqs.untag_queue(QueueUrl=url, TagKeys=["stage", "unknown"])
-    assert sqs.list_queue_tags(QueueUrl=url)["Tags"] == {"team": "a & b", "cost": "<1>", "empty": ""}
+    assert sqs.list_queue_tags(QueueUrl=url)["Tags"] == {"team": "a + b", "cost": "=1@é", "empty": ""}
     sqs.untag_queue(QueueUrl=url, TagKeys=["team", "cost", "empty"])
     assert "Tags" not in sqs.list_queue_tags(QueueUrl=url)
 

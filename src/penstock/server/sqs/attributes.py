@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -20,6 +20,8 @@ TAG_PREFIX = "sqs:tag:"
 #: Attempts where there is no RedrivePolicy: the most that can be set.
 ENDLESS_ATTEMPTS = 1_000_000
 MAX_RECEIVE_COUNT = 1000
+#: Of a RedrivePolicy that does not say.
+RECEIVE_COUNT = 10
 #: A lease has a length; a message that is visible at once has none to speak of.
 SHORTEST_LEASE_S = 0.001
 RETENTION_S = 4 * 86_400
@@ -33,6 +35,9 @@ NUMBERS: dict[str, tuple[int, int, int]] = {
     "DelaySeconds": (0, MAX_DELAY_S, 0),
     "ReceiveMessageWaitTimeSeconds": (0, MAX_WAIT_S, 0),
 }
+#: Of keys that this server does not have: kept as it was given, and shown, for tools that compare.
+_KEY_REUSE = "KmsDataKeyReusePeriodSeconds"
+_KEY_REUSE_S = (60, 86_400)
 #: The only values that are true here: accepted, so that tools which always send them work.
 _FIXED: dict[str, tuple[str, ...]] = {
     "FifoQueue": ("true",),
@@ -55,12 +60,13 @@ COUNTS = (
     "ApproximateNumberOfMessagesDelayed",
 )
 _READ_ONLY = (*COUNTS, "CreatedTimestamp", "LastModifiedTimestamp", "QueueArn", "All")
-READABLE = frozenset((*NUMBERS, *_FIXED, *_CHOICES, *_READ_ONLY, *_POLICIES))
+#: Every attribute that AWS's model of the service has.
+READABLE = frozenset((*NUMBERS, *_FIXED, *_CHOICES, *_READ_ONLY, *_POLICIES, _KEY_REUSE))
 
 
 class _Redrive(msgspec.Struct, rename="camel"):
     dead_letter_target_arn: str
-    max_receive_count: int
+    max_receive_count: int = RECEIVE_COUNT
 
 
 class _RedriveAllow(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
@@ -110,18 +116,18 @@ def changes(
     notes: dict[str, str] = {}
     for name, value in attributes.items():
         _check_settable(name, fifo)
-        if name == "VisibilityTimeout":
-            settings["lease_s"] = max(_number(name, value), SHORTEST_LEASE_S)
-        elif name in NUMBERS:
-            notes[PREFIX + name] = str(_number(name, value))
-            if name == "DelaySeconds" and fifo and _number(name, value):
+        if name in NUMBERS:
+            whole = _number(name, value, *NUMBERS[name][:2])
+            if name == "VisibilityTimeout":
+                settings["lease_s"] = max(whole, SHORTEST_LEASE_S)
+            else:
+                notes[PREFIX + name] = str(whole)
+            if name == "DelaySeconds" and fifo and whole:
                 raise _refused(name, "a fifo queue of this server has no delay")
         elif name == "RedrivePolicy":
             settings["dead_letter"], settings["max_attempts"] = _redrive(value, place)
-        elif name == "RedriveAllowPolicy":
-            notes[PREFIX + name] = _redrive_allow(value)
-        elif name == "Policy":
-            notes[PREFIX + name] = _policy(value)
+        elif name in _KEPT:
+            notes[PREFIX + name] = _KEPT[name](value)
         elif name in _CHOICES:
             notes[PREFIX + name] = _one_of(name, value, _CHOICES[name])
         else:
@@ -156,7 +162,7 @@ def shown(settings: QueueSettings, stats: QueueStats, place: Place) -> dict[str,
         found["RedrivePolicy"] = redrive_policy(place, settings.dead_letter, settings.max_attempts)
     if settings.fifo:
         found |= {"FifoQueue": "true", **{name: _choice(notes, name) for name in _CHOICES}}
-    kept = {name: notes.get(PREFIX + name, "") for name in ("Policy", "RedriveAllowPolicy")}
+    kept = {name: notes.get(PREFIX + name, "") for name in _KEPT}
     return found | {name: value for name, value in kept.items() if value}
 
 
@@ -182,8 +188,7 @@ def _one_of(name: str, value: str, accepted: tuple[str, ...]) -> str:
     return value
 
 
-def _number(name: str, value: str) -> int:
-    low, high, _ = NUMBERS[name]
+def _number(name: str, value: str, low: int, high: int) -> int:
     if not (value.isascii() and value.isdigit() and len(value) < 10 and low <= int(value) <= high):
         raise _refused(name, f"must be a whole number from {low} to {high}")
     return int(value)
@@ -240,6 +245,18 @@ def _policy(value: str) -> str:
     if len(value.encode()) > MAX_POLICY_BYTES:
         raise _refused("Policy", f"must have at most {MAX_POLICY_BYTES} bytes")
     return value
+
+
+def _key_reuse(value: str) -> str:
+    return str(_number(_KEY_REUSE, value, *_KEY_REUSE_S))
+
+
+#: Attributes that are shown once they were given: each as it is kept; empty, it is to go.
+_KEPT: dict[str, Callable[[str], str]] = {
+    "Policy": _policy,
+    "RedriveAllowPolicy": _redrive_allow,
+    _KEY_REUSE: _key_reuse,
+}
 
 
 def _refused(name: str, reason: str) -> SqsError:

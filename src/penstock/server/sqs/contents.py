@@ -15,13 +15,15 @@ from penstock.server.sqs.digests import Attribute
 from penstock.server.sqs.errors import SqsError
 from penstock.server.sqs.shapes import AttributeValue
 
-#: The header that has what SQS knows of a message besides its attributes' values.
-HEADER = "sqs"
+#: The header that has what SQS knows of a message besides its attributes' values; no attribute has its name.
+HEADER = "sqs/note"
 MOST_ATTRIBUTES = 10
 #: Of a body that is no text, which only Penstock's own producers can send.
 ENCODING = "Penstock.Encoding"
 _NAME = re.compile(r"(?!(?i:aws\.|amazon\.))(?!\.)(?!.*\.\.)[A-Za-z0-9_.-]{1,256}(?<!\.)")
-_TYPE = re.compile(r"(String|Number|Binary)(\.[^\x00-\x1f]{1,200})?")
+#: With a label of one's own behind it, if that is wanted.
+_TYPE = re.compile(r"(String|Number|Binary)(?:\..+)?", re.DOTALL)
+MOST_TYPE = 256
 _NUMBER = re.compile(r"[+-]?([0-9]{1,128}(\.[0-9]{0,128})?|\.[0-9]{1,128})([eE][+-]?[0-9]{1,3})?")
 
 
@@ -44,10 +46,10 @@ def checked(attributes: Mapping[str, AttributeValue]) -> list[Attribute]:
 
 
 def _checked(name: str, given: AttributeValue) -> Attribute:
-    if not _NAME.fullmatch(name) or name == HEADER or name.startswith(OWNED_HEADER_PREFIX):
+    if not _NAME.fullmatch(name) or name.startswith(OWNED_HEADER_PREFIX):
         raise invalid("MessageAttributeName", name, "It is reserved, or has characters that are not taken.")
     match = _TYPE.fullmatch(given.data_type)
-    if match is None:
+    if match is None or len(given.data_type) > MOST_TYPE or has_forbidden(given.data_type):
         raise invalid("DataType", given.data_type, f"That of '{name}' must be String, Number or Binary.")
     value: str | bytes | None = given.binary_value if match[1] == "Binary" else given.string_value
     other = given.string_value if match[1] == "Binary" else given.binary_value
@@ -92,7 +94,7 @@ def attributes_of(given: Mapping[str, str], note: Note) -> list[Attribute]:
     found: list[Attribute] = []
     for name, text in given.items():
         # Penstock's own are no attributes: who sends a message on could not send them along.
-        if name == HEADER or name.startswith(OWNED_HEADER_PREFIX):
+        if name.startswith(OWNED_HEADER_PREFIX):
             continue
         if not text or not _NAME.fullmatch(name) or has_forbidden(text):
             continue

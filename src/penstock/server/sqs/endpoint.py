@@ -20,14 +20,23 @@ from penstock.server.sqs.errors import SqsError
 from penstock.server.sqs.memory import Memory
 from penstock.server.sqs.moves import Moves
 from penstock.server.sqs.moving import parsed
-from penstock.server.sqs.place import Place, queue_of_path, queue_of_url
+from penstock.server.sqs.place import Place, is_of_queue
 from penstock.server.sqs.shapes import Shape
 from penstock.server.sqs.signature import SignatureError, claimed, verify
 from penstock.server_config import ServerSettings
 
+#: The largest batch fits in either protocol, however its characters are written. What is larger would hold up
+#: everybody else while it is read, only to be refused.
+MAX_BODY_BYTES = 16 * 2**20
 _HOST = re.compile(r"[A-Za-z0-9._:\[\]-]{1,300}")
 #: What the frame refuses, by its status; everything else is malformed.
-_REFUSED = {429: "RequestThrottled", 500: "InternalError", 503: "ServiceUnavailable"}
+_REFUSED = {
+    403: "AccessDenied",
+    413: "RequestEntityTooLarge",
+    429: "RequestThrottled",
+    500: "InternalError",
+    503: "ServiceUnavailable",
+}
 
 
 class _Codec(NamedTuple):
@@ -76,7 +85,7 @@ class SqsEndpoint:
         """JSON names its service in a header; a form comes to `/` or to the URL of a queue."""
         if method not in ("GET", "POST"):
             return False
-        is_here = path == "/" or queue_of_path(path) is not None
+        is_here = path == "/" or is_of_queue(path)
         return is_here or (method == "POST" and json_codec.is_target(headers.get("x-amz-target", "")))
 
     def admit(self, request: Request) -> Response | None:
@@ -86,9 +95,12 @@ class SqsEndpoint:
             claimed(request, self._credentials, self._clock.now_ns(), self._place.region)
         except SignatureError as error:
             return _denied(codec, request, error)
-        return None
+        length = request.headers.get("content-length", "")
+        return self._too_large(request) if length.isdecimal() and int(length) > MAX_BODY_BYTES else None
 
     async def answer(self, request: Request) -> Response:
+        if len(request.body) > MAX_BODY_BYTES:
+            return self._too_large(request)
         is_json = "x-amz-target" in request.headers
         codec = _JSON if is_json else _QUERY
         action_name = ""
@@ -106,7 +118,7 @@ class SqsEndpoint:
             if is_json:
                 arguments = json_codec.arguments(request, action_name, action.arguments)
             else:
-                url = request.path if queue_of_path(request.path) else ""
+                url = request.path if is_of_queue(request.path) else ""
                 arguments = query_codec.arguments(fields, action_name, action.arguments, url)
             call = self._call(request, action, arguments, who)
             if action.is_audited:
@@ -125,6 +137,10 @@ class SqsEndpoint:
         error = SqsError(_REFUSED.get(status, "MalformedInput"), what)
         return _failed(codec.failed, request_id, error)._replace(status=status)
 
+    def _too_large(self, request: Request) -> Response:
+        what = f"A request has at most {MAX_BODY_BYTES} bytes."
+        return self.refused(413, what, request.id, request.headers)
+
     def _call(self, request: Request, action: Action, arguments: Shape, who: Principal) -> Call:
         """Who may not is refused before it is looked whether there is such a queue."""
         queue = self._queue(arguments)
@@ -140,7 +156,7 @@ class SqsEndpoint:
     def _queue(self, arguments: Shape) -> str:
         """The queue that an action is on, however it is named."""
         if hasattr(arguments, "queue_url"):
-            queue = queue_of_url(arguments.queue_url)
+            queue = self._place.queue_of_url(arguments.queue_url)
         elif hasattr(arguments, "queue_name"):
             queue = arguments.queue_name
         elif hasattr(arguments, "source_arn"):

@@ -54,6 +54,7 @@ COMMON: dict[str, tuple[str, int]] = {
     "InvalidParameterValue": ("InvalidParameterValueException", 400),
     "MalformedInput": ("SerializationException", 400),
     "MissingParameter": ("MissingRequiredParameterException", 400),
+    "RequestEntityTooLarge": ("RequestEntityTooLargeException", 413),
     "ServiceUnavailable": ("ServiceUnavailableException", 503),
 }
 

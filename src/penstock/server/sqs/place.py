@@ -10,6 +10,7 @@ from penstock.server.sqs.errors import SqsError
 
 #: What a name may have besides, for queues that were not created here.
 _SAFE = "-_.~"
+_PATH = re.compile(r"/([0-9]{12})/([^/]+)/?")
 
 
 class Place(NamedTuple):
@@ -28,19 +29,21 @@ class Place(NamedTuple):
     def path(self, queue: str) -> str:
         return f"/{self.account}/{quote(queue, safe=_SAFE)}"
 
+    def queue_of_url(self, url: str) -> str:
+        """Whatever host it names: a server may be reached by several. There is one account here."""
+        try:
+            match = _PATH.fullmatch(urlsplit(url).path)
+        except ValueError:
+            match = None
+        if match is None:
+            raise SqsError("InvalidAddress", "The address is not valid for this endpoint.")
+        if match[1] != self.account:
+            raise SqsError(
+                "QueueDoesNotExist", "The specified queue does not exist: it is of another account."
+            )
+        return unquote(match[2])
 
-def queue_of_path(path: str) -> str | None:
-    """The queue's name of the path of its URL, or None for any other path."""
-    match = re.fullmatch(r"/[0-9]{12}/([^/]+)/?", path)
-    return unquote(match[1]) if match else None
 
-
-def queue_of_url(url: str) -> str:
-    """Whatever host it names: a server may be reached by several."""
-    try:
-        queue = queue_of_path(urlsplit(url).path)
-    except ValueError:
-        queue = None
-    if queue is None:
-        raise SqsError("InvalidAddress", "The address is not valid for this endpoint.")
-    return queue
+def is_of_queue(path: str) -> bool:
+    """Whether it is the path of a queue's URL."""
+    return _PATH.fullmatch(path) is not None

@@ -20,6 +20,7 @@ from penstock.settings import QueueSettings
 MOST_RESULTS = 1000
 MOST_TAGS = 50
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_TAG = re.compile(r"[\w\s.:/=+@-]*")
 
 
 async def create_queue(call: Call, args: shapes.CreateQueue) -> shapes.QueueUrl:
@@ -213,4 +214,10 @@ def _tagged(tags: dict[str, str]) -> dict[str, str]:
     for key, value in tags.items():
         if not 1 <= len(key) <= 128 or len(value) > 256:
             raise invalid("Tags", key, "A key has 1 to 128 characters, and a value up to 256.")
+        if not (_TAG.fullmatch(key) and _TAG.fullmatch(value)):
+            raise invalid(
+                "Tags", key, "Keys and values have letters, digits, white space and _.:/=+-@ alone."
+            )
+        if key.lower().startswith("aws:") or value.lower().startswith("aws:"):
+            raise invalid("Tags", key, "Keys and values that begin with aws: are reserved.")
     return {attributes.TAG_PREFIX + key: value for key, value in tags.items()}

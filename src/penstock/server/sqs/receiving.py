@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from penstock.backends.burial import ORIGIN
+from penstock.backends.burial import ATTEMPTS, ORIGIN
 from penstock.clock import NS_PER_S
 from penstock.errors import MessageNotFound, StaleReceipt
 from penstock.message import Delivery, Outcome, format_id, parse_receipt
@@ -51,11 +51,17 @@ def _origin(view: _View) -> str | None:
     return None if queue is None else view.place.arn(queue)
 
 
+def _receives(view: _View) -> str:
+    """In all the queues that it was in: a dead letter's go on from those that it died of."""
+    before = view.one.headers.get(ATTEMPTS, "")
+    return str(view.one.attempts + (int(before) if before.isdecimal() else 0))
+
+
 #: System attributes: what each is of a delivery; empty ones are left out.
 _SYSTEM: dict[str, Callable[[_View], str | None]] = {
     "SenderId": lambda view: view.note.sender or ANYBODY.name,
     "SentTimestamp": lambda view: str(view.one.enqueued_at_ns // _NS_PER_MS),
-    "ApproximateReceiveCount": lambda view: str(view.one.attempts),
+    "ApproximateReceiveCount": _receives,
     "ApproximateFirstReceiveTimestamp": lambda view: str(view.first_ns // _NS_PER_MS),
     "SequenceNumber": lambda view: sequence_number(view.one.id) if view.fifo else None,
     "MessageDeduplicationId": lambda view: given_dedup_id(view.one.dedup_id),
@@ -65,6 +71,10 @@ _SYSTEM: dict[str, Callable[[_View], str | None]] = {
 }
 
 
+#: Names that may be asked for besides: AWS's page has the second of them, which no message has.
+_ALSO_NAMED = ("All", "SqsManagedSseEnabled")
+
+
 async def receive_message(call: Call, args: shapes.ReceiveMessage) -> shapes.ReceivedMessages:
     """Waits for the first if there is none; takes no thread meanwhile."""
     check_range("MaxNumberOfMessages", args.max_number_of_messages, 1, MOST_ENTRIES)
@@ -72,7 +82,7 @@ async def receive_message(call: Call, args: shapes.ReceiveMessage) -> shapes.Rec
     check_range("WaitTimeSeconds", args.wait_time_seconds, 0, MAX_WAIT_S)
     names = {*args.attribute_names, *args.message_system_attribute_names}
     for name in names:
-        if name != "All" and name not in _SYSTEM:
+        if name not in _SYSTEM and name not in _ALSO_NAMED:
             raise SqsError("InvalidAttributeName", f"Unknown Attribute {name:.80}.")
     settings = await call.settings()
     attempt = args.receive_request_attempt_id
