@@ -254,7 +254,7 @@ class Steps:
         return results
 
 
-def steps(folder: Path, rounds: int, mode: str) -> dict[str, Any]:
+def steps(folder: Path, rounds: int, mode: str, waiting: int) -> dict[str, Any]:
     """The cost by steps, keys at random.
 
     An eighth of all rounds was as fast, step by step: what else the machine does has little part in it.
@@ -265,7 +265,7 @@ def steps(folder: Path, rounds: int, mode: str) -> dict[str, Any]:
     with store(folder, "steps", mode) as ps:
         rng, queues = random.Random(1), {n: ps.create_queue(f"{n}", lease_s=3600) for n in counts}
         for keys, q in queues.items():
-            for batch in batches(keys, 20 * BATCH, True, rng, 0):
+            for batch in batches(keys, waiting, True, rng, 0):
                 q.enqueue_many(batch)
         for _ in range(rounds):
             for keys, q in queues.items():
@@ -337,7 +337,9 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, default=41)
     parser.add_argument("--mode", choices=("os", "interval", "sync"), default="os")
-    parser.add_argument("--waiting", type=int, default=20 * BATCH, help="messages of each queue, of the cost")
+    parser.add_argument(
+        "--waiting", type=int, default=20 * BATCH, help="messages of each queue, of cost and steps"
+    )
     parser.add_argument("--json", type=Path, help="write the results there too")
     args = parser.parse_args()
     machine = f"{platform.platform()} {os.cpu_count()} cores, Python {platform.python_version()}"
@@ -347,7 +349,8 @@ def main() -> None:
         "noisy": lambda folder: noisy(folder, args.messages),
         "cost": lambda folder: cost(folder, args.rounds, args.mode, args.waiting),
         "keys": lambda folder: many_keys(folder, args.keys),
-        "steps": lambda folder: steps(folder, args.rounds, args.mode),  # last: it is slower from then on
+        # Last: it is slower from then on.
+        "steps": lambda folder: steps(folder, args.rounds, args.mode, args.waiting),
     }
     results: dict[str, Any] = {}
     for name in args.parts or runs:

@@ -19,6 +19,7 @@ from types import FrameType, TracebackType
 from typing import Literal, TypeVar
 
 from penstock.backends.embedded import keys
+from penstock.backends.embedded.ahead import ReadAhead
 from penstock.backends.embedded.buckets import Buckets
 from penstock.backends.embedded.calls import Calls
 from penstock.backends.embedded.group_commit import GroupCommit
@@ -65,6 +66,7 @@ class Engine:
         self.durability: Durability = durability
         self.lock = threading.RLock()
         self.owns_lock: Callable[[], bool] = self.lock._is_owned  # type: ignore[attr-defined]
+        self.ahead = ReadAhead(self)
         self.take_handles()
         self.queues: dict[str, QueueState] = {}
         self.by_qid: dict[int, QueueState] = {}
@@ -113,6 +115,7 @@ class Engine:
         self.messages, self.ready, self.state = space("messages"), space("ready"), space("state")
         self.due, self.dedup, self.journal = space("due"), space("dedup"), space("journal")
         self.entries, self.held, self.meta = space("entries"), space("held"), space("meta")
+        self.ahead.clear()
 
     def _count_opening(self) -> int:
         """How often the store was opened, this time included."""
@@ -355,6 +358,8 @@ class Transaction:
         self.delete = self.batch.delete
         #: Set before anything in memory changes: a failure then reads it anew.
         self.changed = False
+        #: Whether it puts bodies where others are.
+        self.replaces = False
         self.earliest_put: dict[Due, int] = {}
         self.due_deletions: dict[Due, int] = {}
         #: Buckets whose tokens changed: they are part of this write.

@@ -278,7 +278,8 @@ class Enqueuer:
             placed=found.body.placed or not found.fresh or visible_at_ns > now_ns,
         )
         raw = encode_body(body, q.settings.compress_over_bytes)
-        txn.put(q.prefix + found.raw_id, raw, self._engine.messages)
+        self._engine.ahead.replaced(txn, key := q.prefix + found.raw_id)
+        txn.put(key, raw, self._engine.messages)
         if visible_at_ns > now_ns:
             row.since_ns, row.until_ns = now_ns, visible_at_ns
             enter(txn, q, found.raw_id, StateCode.DELAYED, row)
@@ -351,6 +352,8 @@ class _Rest:
         # Nothing is put before all that may fail has not: a dedup id must not lead to nothing.
         if (first := self._earlier(m, raw_id)) is not None:
             return EnqueueResult(format_id(first), duplicate=True)
+        if m.id is not None:  # There may have been another one under it.
+            engine.ahead.replaced(txn, q.prefix + raw_id)
         txn.put(q.prefix + raw_id, raw_body, engine.messages)
         lane = q.lane(m.priority, m.fairness_key, m.throttle_keys)
         if delayed:

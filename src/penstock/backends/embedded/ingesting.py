@@ -59,6 +59,7 @@ def take_in_bodies(engine: Engine, folder: Path, chunks: Sequence[Chunk]) -> Non
     """Their tables of bodies, or none; done twice is as once, as long as nobody has seen the first."""
     paths = [str(folder / (chunk.name + MESSAGES)) for chunk in chunks if has_tables(chunk)]
     if paths:
+        engine.ahead.clear()
         engine.kv.ingest(paths, engine.messages)
 
 
@@ -112,6 +113,7 @@ def enter_chunk(txn: Transaction, q: QueueState, rows: Rows) -> None:
 def _put_rows(txn: Transaction, q: QueueState, rows: Rows) -> None:
     put, engine = put_as_stored(txn.batch), txn.engine
     for raw_id, body in zip(rows.all_ids(), rows.bodies, strict=True):
+        engine.ahead.replaced(txn, q.prefix + raw_id)
         put(q.prefix + raw_id, body, engine.messages)
     for key, value in rows.ready:
         put(q.prefix + key, value, engine.ready)

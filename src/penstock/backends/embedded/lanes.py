@@ -195,6 +195,13 @@ class Lanes:
                 lane.drop_taken()
             if lane.place == nowhere and (rows or not lane.complete):
                 enlist(lane)
+        for lane, others in new.queued:
+            if not others:
+                continue
+            if lane.rows and not lane.complete and lane.place != nowhere and lane.rows[-1][0] < others[0][0]:
+                lane.beyond += len(others)  # The store has them, behind what is cached.
+            else:
+                self.add(txn, lane.lane, others)
         for lane_bytes, others in new.others.items():
             if others:
                 self.add(txn, lane_bytes, others)

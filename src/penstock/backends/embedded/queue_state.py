@@ -69,6 +69,7 @@ class QueueState:
 
     def load(self, engine: Engine, counters: Counters | None = None) -> None:
         """Read what is derived; with counters that were counted anew, all but those."""
+        engine.ahead.clear()
         self.counters = counters or self._stored_counters(engine)
         self.required = self._required_cursors(engine)
         #: No body is held before this one: they are held, and freed, in the order of events.

@@ -85,6 +85,7 @@ class _Restoring:
         if order_ns <= txn.now_ns:
             q.counters.last_order_ns = max(q.counters.last_order_ns, order_ns)
         body = _body(m, order_ns)
+        txn.engine.ahead.replaced(txn, q.prefix + raw_id)
         txn.put(q.prefix + raw_id, encode_body(body, q.settings.compress_over_bytes), txn.engine.messages)
         row = StateRow(
             m.attempts,

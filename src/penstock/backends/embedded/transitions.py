@@ -115,6 +115,7 @@ def arrive(
     order_ns = visible_at_ns or q.next_order_ns(txn.now_ns)
     body = msgspec.structs.replace(body, order_ns=order_ns, placed=True)
     raw = encode_body(body, q.settings.compress_over_bytes)
+    txn.engine.ahead.replaced(txn, q.prefix + raw_id)
     txn.put(q.prefix + raw_id, raw, txn.engine.messages)
     row = StateRow(0, seq, txn.now_ns, visible_at_ns, order_ns, body.expires_at_ns, body.weight, lane)
     if visible_at_ns:
