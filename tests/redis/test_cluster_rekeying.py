@@ -8,11 +8,14 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock import Entry, NewMessage, Penstock
 from penstock.backends.redis import copying, rekeying
+from penstock.backends.redis.finishing import Finishing
+from penstock.redis_settings import RedisSettings
 from tests.encryption.stores import ALL_KEYS, SECRETS, Keys, fill
 from tests.redis.one_cluster import PATIENT, Place
 from tests.redis.sealed import all_contents, shown_by
@@ -144,8 +147,10 @@ def test_a_rekeying_begins_anew_when_servers_are_others(
 
 
 def test_the_old_key_is_kept_until_slots_are_at_home_and_replicas_have_everything(
-    own: RunningCluster, monkeypatch: pytest.MonkeyPatch
+    own: RunningCluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """And what is waited for is told."""
+    monkeypatch.setattr(rekeying, "TELL_EVERY", 15)
     place = Place("lists", own)
     ps = place.open()
     ps.create_queue("spare").enqueue(PAYLOAD)
@@ -172,5 +177,35 @@ def test_the_old_key_is_kept_until_slots_are_at_home_and_replicas_have_everythin
     sealing.rekey()
     assert len(waits) >= 80
     assert waits == [[""]] * len(waits)
+    assert "the old keys are kept as long as slots are on their way" in caplog.text
+    assert f"as long as a replica of {own.masters[1].address} does not have everything yet" in caplog.text
     assert sealing.info().default.rekey_from == []
     sealing.close()
+
+
+class OneMaster:
+    """What servers say of themselves, as far as it is asked for."""
+
+    def __init__(self) -> None:
+        self.settings = RedisSettings(cluster=True)
+        self.written = self.followed = 0
+
+    def everywhere(self, *_: str) -> list[bytes]:
+        return [b"aof_enabled:1\r\naof_rewrite_in_progress:0\r\n"]
+
+    def told(self, *_: str) -> dict[tuple[str, int], bytes]:
+        replica = f"slave0:ip=h,port=2,state=online,offset={self.followed},lag=0"
+        return {("h", 1): f"role:master\r\nmaster_repl_offset:{self.written}\r\n{replica}\r\n".encode()}
+
+
+def test_replicas_need_what_one_rekeying_has_written_and_the_next_one_more() -> None:
+    server: Any = OneMaster()
+    finishing = Finishing(server)
+    server.written, server.followed = 100, 90
+    assert finishing.waits_for(b"first") == "a replica of h:1 does not have everything yet"
+    # What is written meanwhile is not part of it; else nobody could ever come to an end beside traffic.
+    server.written, server.followed = 300, 100
+    assert finishing.waits_for(b"first") == ""
+    assert finishing.waits_for(b"second") != ""
+    server.followed = 300
+    assert finishing.waits_for(b"second") == ""
