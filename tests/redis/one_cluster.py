@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import random
 import tempfile
@@ -10,6 +11,8 @@ from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import redis
 
 import penstock
 from penstock.backends.redis.keys import Keys
@@ -78,6 +81,12 @@ class Place:
     @property
     def keys(self) -> Keys:
         return Keys(self.prefix, "stream" if self.kind == "streams" else "hash")
+
+    def forget_rekeyer(self) -> None:
+        """As if who rekeys had not been there for a while."""
+        for master in self.cluster.masters:
+            with contextlib.suppress(redis.ResponseError):  # It is another's.
+                master.do("DEL", self.keys.rekeyer)
 
     def everything(self) -> dict[bytes, Any]:
         """All keys of the store with what they hold, of all who are masters by now."""

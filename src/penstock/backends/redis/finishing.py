@@ -19,8 +19,9 @@ class Finishing:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        #: How far replicas have to be, by master: as it was when they were looked at first.
+        #: How far replicas have to be, by master, as it was when one rekeying looked at them first.
         self._wanted: dict[Node, int] = {}
+        self._of = b""
 
     def forget_logs(self) -> bool:
         """Have servers write their logs anew: they hold what was replaced. False while one is at that."""
@@ -31,25 +32,25 @@ class Finishing:
             for node, said in self._server.each("BGREWRITEAOF").items():
                 if isinstance(said, PenstockError):
                     _warn(node, said)
-        self._wanted = {}
         return True
 
-    def is_done(self) -> bool:
-        """Whether logs are written, and a cluster's replicas have what was there when this was asked first.
+    def waits_for(self, rekeying: bytes) -> str:
+        """That logs are written, or a cluster's replicas have what was there when this was asked first.
 
         One server's replicas have its list of keys behind all that is sealed with them; those of a cluster's
         other masters know nothing of that list.
         """
         told = self._persistence()
         if any(map(_is_rewriting, told)):
-            return False
-        if self._server.settings.cluster and not all(
-            self._follow(node, parse_info(one)) for node, one in self._replication()
-        ):
-            return False
+            return "a server writes its log anew"
+        if rekeying != self._of:
+            self._of, self._wanted = rekeying, {}
+        for node, one in self._replication() if self._server.settings.cluster else ():
+            if not self._follow(node, parse_info(one)):
+                return f"a replica of {endpoint(*node)} does not have everything yet"
         if any(one.get("aof_last_bgrewrite_status", "ok") != "ok" for one in told):
             log.warning("a log could not be rewritten, and may still hold what was sealed otherwise")
-        return True
+        return ""
 
     def _follow(self, node: Node, said: dict[str, str]) -> bool:
         """Those that are connected."""

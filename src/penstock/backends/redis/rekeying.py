@@ -56,6 +56,8 @@ ROW_VERSION = b"\x01"
 VALUES_PER_SLICE = 100
 #: How long a process that stalls keeps others from going on with it.
 HELD_MS = 10_000
+#: What is waited for in the end is told once for so many looks at it.
+TELL_EVERY = 200
 
 #: The parts, in their order. Those of queues and worlds go through them by name.
 (_SECRET, _VALUES, _QUARANTINE, _TOUCH, _BODIES, _RECORDS, _JOURNALS, _WORLDS, _LOGS, _END) = range(10)
@@ -80,6 +82,8 @@ class RekeyRow(msgspec.Struct, array_like=True):
     run_id: str = ""
     #: Bodies in streams that are sealed otherwise, by key.
     left: dict[str, int] = {}
+    #: Which one it is: it has another with each beginning.
+    id: bytes = b""
 
 
 _decode = msgspec.msgpack.Decoder(RekeyRow).decode
@@ -94,6 +98,8 @@ class Rekeying:
         self._finishing = Finishing(engine.server)
         self._copying = Copying(engine, worlds, self._go_on)
         self._me = os.urandom(16)
+        #: How often it has looked whether the end has come.
+        self._waited = 0
         #: Why it does not go on by itself.
         self.given_up: list[str] = []
 
@@ -118,7 +124,7 @@ class Rekeying:
         if row is None:
             if not self.others():
                 return RekeyReport()
-            row = RekeyRow(self._engine.seals.active or PLAIN)
+            row = RekeyRow(self._engine.seals.active or PLAIN, id=os.urandom(8))
             self._note(row, begin=True)
         total = self._total() if progress is not None else 0
         last = row
@@ -194,7 +200,7 @@ class Rekeying:
         runs = runs_of(self._engine.server)
         if row.run_id != runs.text:
             # From the beginning: a place in a hash is of the process that gave it.
-            self._note(RekeyRow(row.target, rewritten=row.rewritten, run_id=runs.text))
+            self._note(RekeyRow(row.target, rewritten=row.rewritten, run_id=runs.text, id=os.urandom(8)))
             return
         if row.part >= _LOGS:
             if not self._end(row, runs):
@@ -361,7 +367,11 @@ class Rekeying:
             self._note(row)
             return True
         server = self._engine.server
-        if runs.is_moving or not self._finishing.is_done():
+        why = "slots are on their way" if runs.is_moving else self._finishing.waits_for(row.id)
+        if why:
+            self._waited += 1
+            if self._waited % TELL_EVERY == 0:
+                log.warning("all is rekeyed, but the old keys are kept as long as %s", why)
             return False
         # Looked at behind that: a server that came meanwhile may lack the last.
         if runs_of(server) == runs:
