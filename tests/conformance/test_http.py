@@ -1,12 +1,18 @@
-"""The suite passes over HTTP: the store is behind a server, and nothing shows it but `info`."""
+"""The suite passes over HTTP: the store is behind a server, and nothing shows it but `info`.
+
+The store is on RocksDB; for consumer groups, which it has not, on Redis streams.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
+
+import pytest
 
 import penstock
 from penstock.backends.forwarding.answering import Served
@@ -15,8 +21,10 @@ from penstock.config import Config, resolve
 from penstock.message import Delivery
 from penstock.server.calls import StoreCalls
 from penstock.server_config import Limits
+from penstock.testing.group_suite import GroupSuite
 from penstock.testing.suite import BackendSuite
-from tests.http.running import Running
+from tests.http.running import Calls, Running
+from tests.redis.one_server import shared
 
 
 class OnTheStoresClock(StoreCalls):
@@ -47,9 +55,11 @@ class OnTheStoresClock(StoreCalls):
 class Remote(penstock.Penstock):
     """Opened by the URL of a server that is stopped with it."""
 
-    def __init__(self, config: Config, clock: Clock, rng: random.Random) -> None:
+    def __init__(
+        self, config: Config, clock: Clock, rng: random.Random, calls: Calls = OnTheStoresClock
+    ) -> None:
         self._owner = penstock.Penstock(config, clock, rng)
-        self._server = Running(self._owner, OnTheStoresClock)
+        self._server = Running(self._owner, calls)
         super().__init__(resolve(self._server.url), None, None)
 
     def close(self) -> None:
@@ -63,3 +73,18 @@ class TestHttp(BackendSuite):
         remote = Remote(resolve(folder), clock, rng)
         assert remote.info().default.backend == "http"
         return remote
+
+
+class TestHttpBeforeStreams(GroupSuite):
+    """Groups, which are on Redis streams alone, through a server."""
+
+    @pytest.fixture(autouse=True)
+    def emptied(self) -> Iterator[None]:
+        yield
+        with shared("redis").client() as client:
+            client.flushall(asynchronous=True)
+
+    def open_penstock(self, folder: Path, clock: Clock, rng: random.Random) -> penstock.Penstock:
+        prefix = hashlib.sha256(str(folder).encode()).hexdigest()[:12]
+        url = f"{shared('redis').url('streams')}?key_prefix={prefix}-"
+        return Remote(resolve(url), clock, rng, StoreCalls)

@@ -209,6 +209,16 @@ def test_a_server_that_is_not_there_is_told_at_once(server: Running) -> None:
         penstock.open(server.url)
 
 
+@pytest.mark.parametrize("wanted_s", [None, 1.0])
+def test_clients_that_lost_their_server_together_do_not_come_back_together(wanted_s: float | None) -> None:
+    patiences = [client.Patience(15) for _ in range(20)]
+    for longest_s in (0.05, 0.1, 0.2, 0.4, 0.8, 1.0) if wanted_s is None else (2.0,):
+        pauses = [one.pause_s(wanted_s) or 0 for one in patiences]
+        assert len(set(pauses)) > 10
+        assert longest_s / 2 <= min(pauses) < max(pauses) <= longest_s
+        assert wanted_s is None or min(pauses) >= wanted_s
+
+
 def test_a_call_gives_up_after_a_while(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "PATIENCE_S", 0.1)
     with penstock.open(server.url) as ps:

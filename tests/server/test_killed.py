@@ -39,11 +39,18 @@ class Told:
         self.received: list[str] = []
         self.deleting: set[str] = set()
         self.deleted: set[str] = set()
+        #: The clients that were told so since the server was started.
+        self.at_work: set[int] = set()
 
     def wait_for_more(self) -> None:
-        """Until the server that runs now is at work."""
+        """Until the server that runs now is at work for all: who tries again once a second misses it else."""
         before = len(self.sent)
-        assert wait_until(lambda: len(self.sent) >= before + ENOUGH, TIMEOUT_S), "the clients do not go on"
+        self.at_work.clear()
+
+        def is_enough() -> bool:
+            return len(self.sent) >= before + ENOUGH and len(self.at_work) == CLIENTS
+
+        assert wait_until(is_enough, TIMEOUT_S), "the clients do not go on"
 
     def check(self, store: Path) -> None:
         """Against what the store has. What was under way may be there or not."""
@@ -99,15 +106,16 @@ class Load:
         while not self._ends.is_set():
             turn += 1
             try:
-                self._send_and_receive(self._bodies(at, turn))
+                self._send_and_receive(at, self._bodies(at, turn))
             except BotoCoreError:
                 self._ends.wait(0.1)
 
-    def _send_and_receive(self, bodies: list[str]) -> None:
+    def _send_and_receive(self, at: int, bodies: list[str]) -> None:
         client, told, url = self._sqs_client, self._told, f"{self._url}/000000000000/q"
         entries = [{"Id": str(number), "MessageBody": body} for number, body in enumerate(bodies)]
         answer = client.send_message_batch(QueueUrl=url, Entries=entries)
         told.sent.update(bodies[int(one["Id"])] for one in answer["Successful"])
+        told.at_work.add(at)
         for one in client.receive_message(QueueUrl=url, WaitTimeSeconds=1).get("Messages", []):
             told.received.append(one["Body"])
             told.deleting.add(one["Body"])
@@ -125,6 +133,7 @@ class Load:
                 results = queue.enqueue_many([NewMessage(body.encode()) for body in bodies])
                 assert all(one.ok for one in results)
                 told.sent.update(bodies)
+                told.at_work.add(at)
                 for one in queue.lease(1, wait_s=1):
                     told.received.append(one.payload.decode())
                     told.deleting.add(one.payload.decode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 import time
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 #: How long an answer may take, besides what the call itself waits for.
 ANSWER_WITHIN_S = 60.0
 TOO_LARGE = 413
+_any = random.Random()
 
 
 class Patience:
@@ -43,7 +45,9 @@ class Patience:
             self._until_s = now_s + self._patience_s
         if now_s >= self._until_s:
             return None
-        wait_s = self._pause_s if wanted_s is None else wanted_s
+        # Not in step: clients that lost a server together would come back together, again and again.
+        spread = _any.uniform(0.5, 1.0)
+        wait_s = self._pause_s * spread if wanted_s is None else wanted_s * 2 * spread
         self._pause_s = min(self._pause_s * 2, LONGEST_PAUSE_S)
         return min(wait_s, max(self._until_s - now_s, 0))
 
