@@ -19,6 +19,7 @@ import httptools
 
 from penstock.clock import NS_PER_S, Clock
 from penstock.server.endpoint import About, Request, Response
+from penstock.server.heard import Heard
 from penstock.server_config import Limits
 
 #: After the first of them, a body must come at least this fast.
@@ -83,6 +84,7 @@ class Door:
         self.is_stopping = False
         self.tasks: set[asyncio.Task[None]] = set()
         self._date = (0, b"")
+        self.heard = Heard()
         self._looking: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
 
@@ -134,6 +136,7 @@ class Door:
 
     def gone(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self.heard.forget(connection)
         self._idle.set()
 
     def date(self) -> bytes:
@@ -318,6 +321,7 @@ class Connection(asyncio.Protocol):
         self._held_bytes -= len(body)
         self._body, self._body_bytes, self._head = [], 0, None
         self._is_reading = False
+        self._door.heard(self)
         version = self._parser.get_http_version()
         self._ahead.append(_Read(request, version, self._parser.should_keep_alive()))
         if self._is_answering:

@@ -163,6 +163,7 @@ async def _serve(
     endpoints = load_endpoints(ps, calls, credentials, settings)
     app = ServerApp(ps, calls, credentials, endpoints, request_log, clock, trouble)
     connections = Door(app, settings.limits, clock)
+    calls.alone.is_one = connections.heard.is_one
     server = await loop.create_server(
         connections.connection, sock=door, ssl=tls.context if tls else None, backlog=BACKLOG
     )
