@@ -113,6 +113,8 @@ class SqsEndpoint:
             else:
                 fields = query_codec.form(request)
                 action_name = fields.get("Action", "")
+                if not action_name:
+                    raise SqsError("MissingAction", "The request is missing an action.")
             action = _action(action_name)
             request.about.operation = action_name
             who = verify(request, self._credentials, self._clock.now_ns(), self._place.region)
