@@ -24,11 +24,12 @@ class Principal(NamedTuple):
 
     def may(self, permission: Permission, queue: str) -> bool:
         """Whether this is allowed on the queue, or with `STORE` on the store itself."""
-        return any(
-            permission in permissions or "admin" in permissions
-            for pattern, permissions in self.grants.items()
-            if pattern == "*" or (queue != STORE and fnmatchcase(queue, pattern))
-        )
+        for pattern, permissions in self.grants.items():
+            if permission not in permissions and "admin" not in permissions:
+                continue
+            if pattern == "*" or (queue != STORE and fnmatchcase(queue, pattern)):
+                return True
+        return False
 
 
 #: Who everybody is where the server is open: on loopback, without credentials.

@@ -165,7 +165,10 @@ class ServerApp:
     def _endpoint(self, method: str, path: str, headers: Mapping[str, str]) -> Endpoint | None:
         if path in PAGES:
             return None
-        return next((one for one in self._endpoints if one.claims(method, path, headers)), None)
+        for endpoint in self._endpoints:
+            if endpoint.claims(method, path, headers):
+                return endpoint
+        return None
 
     def _stray(self, endpoint: Endpoint | None, request: Request) -> Response | None:
         """The answer to what a page of elsewhere has sent, where everybody may come."""

@@ -15,6 +15,7 @@ from email.utils import formatdate
 from typing import Any
 
 from penstock.clock import NS_PER_S, Clock
+from penstock.server.heard import Heard
 from penstock.server.http import App, Connection
 from penstock.server_config import Limits
 
@@ -47,6 +48,7 @@ class Door:
         self._socket: socket.socket | None = None
         self._tls: ssl.SSLContext | None = None
         self._date = (0, b"")
+        self.heard = Heard()
         self._looking: asyncio.TimerHandle | None = None
         self._resting: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -134,6 +136,7 @@ class Door:
 
     def gone(self, connection: Connection) -> None:
         self.connections.discard(connection)
+        self.heard.forget(connection)
         self._idle.set()
 
     def date(self) -> bytes:

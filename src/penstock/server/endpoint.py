@@ -78,7 +78,8 @@ class Busy(Exception):
 
 
 class Calls(Protocol):
-    """How endpoints reach the store: bounded, off the event loop, and together where that is cheaper.
+    """How endpoints reach the store: bounded, together where that is cheaper, and off the event loop, unless
+    one client is alone (`alone`) and nobody else could be held up.
 
     Errors are those of the facade; `Busy` if there is no room.
     """

@@ -269,6 +269,7 @@ class Connection(asyncio.Protocol):
         self._held_bytes -= len(body)
         self._body, self._head = bytearray(), None
         self._is_reading = False
+        self._door.heard(self)
         version = self._parser.get_http_version()
         self._ahead.append(_Read(request, version, self._parser.should_keep_alive()))
         if self._is_answering:

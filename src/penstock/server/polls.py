@@ -100,6 +100,10 @@ class Polls:
         finally:
             self.waiting -= 1
 
+    def is_idle(self, queue: str) -> bool:
+        """Whether nobody stands in line for the queue."""
+        return queue not in self._lines or self._lines[queue].is_empty()
+
     async def _let_go(self) -> None:
         """Of those whose clients have gone: their places are free, though nothing came for them."""
         now_s = asyncio.get_running_loop().time()
@@ -148,6 +152,9 @@ class _Line:
         self._polls.append(poll)
         self._look()
         return await poll.answer
+
+    def is_empty(self) -> bool:
+        return not self._polls and self._looking is None
 
     def dismiss(self) -> None:
         now_s = self._loop.time()
@@ -236,7 +243,7 @@ class _Line:
                 stale()
             queue = self._ps.queue(self._queue)
             stop = queue.watch(self._tell) if watches else None
-            return _leased(queue, wanted, lease_s, consumer, stop)
+            return leased(queue, wanted, lease_s, consumer, stop)
 
         if watches:
             self._stop_watching, self._is_stale = None, False
@@ -334,7 +341,10 @@ def _wants(poll: _Poll) -> bool:
     return True
 
 
-def _leased(queue: Queue, wanted: int, lease_s: float | None, consumer: str, stop: Stop | None) -> _Found:
+def leased(
+    queue: Queue, wanted: int, lease_s: float | None, consumer: str, stop: Stop | None = None
+) -> _Found:
+    """What can be had now, and when to look again."""
     try:
         return _Found(*queue.lease_or_due(wanted, lease_s, consumer), stop)
     except BaseException:

@@ -64,6 +64,10 @@ class Together(Generic[Item, R]):
             waiting.append(part)
         return await part.answer
 
+    def is_idle(self, queue: str) -> bool:
+        """Whether no call for the queue is under way or waits."""
+        return queue not in self._waiting
+
     async def _work(self, queue: str) -> None:
         waiting = self._waiting[queue]
         while waiting:

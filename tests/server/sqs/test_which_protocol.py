@@ -67,6 +67,15 @@ def test_an_action_in_the_query_of_the_root_is_answered_in_xml(ps: Penstock) -> 
     assert found.findtext(f"{SPACE}ListQueuesResult/{SPACE}QueueUrl") == "http://here:9324/000000000000/q"
 
 
+@pytest.mark.parametrize(
+    ("query", "code"), [("", "MissingAction"), ("Action=", "MissingAction"), ("Action=Fly", "InvalidAction")]
+)
+def test_a_form_that_names_no_action_is_told_what_is_missing(ps: Penstock, query: str, code: str) -> None:
+    response = asked(ps, "GET", "/", query, {})
+    found = ElementTree.fromstring(text_of(response))
+    assert (response.status, found.findtext(f"{SPACE}Error/{SPACE}Code")) == (400, code)
+
+
 def test_a_target_of_another_service_is_no_action_of_this_one(ps: Penstock) -> None:
     for target in ("ListQueues", "AmazonSNS.ListQueues", "xAmazonSQS.ListQueues"):
         response = asked(ps, "POST", "/", "", {"x-amz-target": target})

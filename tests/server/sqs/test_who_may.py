@@ -10,6 +10,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import botocore.auth
+import botocore.session
 import pytest
 from botocore.exceptions import ClientError
 
@@ -228,3 +229,53 @@ def test_a_request_that_was_seen_is_good_for_a_quarter_of_an_hour() -> None:
             urlopen(again, timeout=20)
         assert error.value.code == 403
         assert b"SignatureDoesNotMatch" in error.value.read()
+
+
+def test_a_presigned_url_is_good_by_itself_until_it_expires_and_for_nothing_else(query_models: str) -> None:
+    def answered(url: str) -> tuple[int, bytes]:
+        try:
+            with urlopen(url, timeout=20) as answer:
+                return answer.status, answer.read()
+        except HTTPError as error:
+            with error:
+                return error.code, error.read()
+
+    with serving(Keys()) as server:
+        sqs = client(server.url, query_models, access_key="admin/*")
+        parameters = {"QueueName": "presigned", "Attributes": {"VisibilityTimeout": "7"}}
+        url = sqs.generate_presigned_url("create_queue", parameters, ExpiresIn=60, HttpMethod="GET")
+        status, body = answered(url)
+        assert (status, b"/000000000000/presigned</QueueUrl>" in body) == (200, True)
+        for changed in (url.replace("QueueName=presigned", "QueueName=another"), url + "&Action=DeleteQueue"):
+            assert changed != url
+            status, body = answered(changed)
+            assert (status, b"SignatureDoesNotMatch" in body) == (403, True)
+        server.clock.advance(62)
+        status, body = answered(url)
+        assert (status, b"Signature expired" in body) == (403, True)
+        assert [queue.name for queue in server.ps.queues()] == ["presigned"]
+
+
+@pytest.mark.parametrize("said", ["UNSIGNED-PAYLOAD", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"])
+def test_a_body_that_is_not_signed_is_refused_though_everything_else_is(guarded: Serving, said: str) -> None:
+    sqs = client(guarded.url, access_key="admin/*")
+
+    def unsigned(request: Any, **more: Any) -> None:
+        request.headers["X-Amz-Content-SHA256"] = said  # The signer takes it for the sum of the body.
+
+    sqs.meta.events.register("before-sign.sqs.CreateQueue", unsigned)
+    assert call(sqs, guarded, "CreateQueue", "unsigned") == "SignatureDoesNotMatch"
+    assert "unsigned" not in {queue.name for queue in guarded.ps.queues()}
+
+
+def test_a_session_token_proves_nothing(guarded: Serving) -> None:
+    session = botocore.session.Session()
+    sqs = session.create_client(
+        "sqs",
+        endpoint_url=guarded.url,
+        region_name="us-east-1",
+        aws_access_key_id="admin/*",
+        aws_secret_access_key=SECRET,
+        aws_session_token="anything",
+    )
+    assert call(sqs, guarded, "CreateQueue", "temporary") == "InvalidClientTokenId"

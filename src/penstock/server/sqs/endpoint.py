@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from penstock.clock import Clock, SystemClock
@@ -73,6 +74,7 @@ class SqsEndpoint:
         self._scheme = "http" if settings.tls.certificate is None else "https"
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self._address = f"{host}:{settings.port}"
+        self._base_url = lru_cache(maxsize=64)(self._made_base_url)
 
     async def start(self) -> None:
         """Go on with what was under way when a server stopped."""
@@ -111,6 +113,8 @@ class SqsEndpoint:
             else:
                 fields = query_codec.form(request)
                 action_name = fields.get("Action", "")
+                if not action_name:
+                    raise SqsError("MissingAction", "The request is missing an action.")
             action = _action(action_name)
             request.about.operation = action_name
             who = verify(request, self._credentials, self._clock.now_ns(), self._place.region)
@@ -144,14 +148,26 @@ class SqsEndpoint:
     def _call(self, request: Request, action: Action, arguments: Shape, who: Principal) -> Call:
         """Who may not is refused before it is looked whether there is such a queue."""
         queue = self._queue(arguments)
-        if not any(who.may(permission, queue) for permission in action.permissions):
+        for permission in action.permissions:
+            if who.may(permission, queue):
+                break
+        else:
             raise SqsError("AccessDenied", "Access to the resource is denied.")
         request.about.queue = queue
         host = request.headers.get("host", "")
-        base_url = f"{self._scheme}://{host if _HOST.fullmatch(host) else self._address}"
         return Call(
-            self._known, who, queue, self._place, self._moves, self._memory, base_url, request.listening
+            self._known,
+            who,
+            queue,
+            self._place,
+            self._moves,
+            self._memory,
+            self._base_url(host),
+            request.listening,
         )
+
+    def _made_base_url(self, host: str) -> str:
+        return f"{self._scheme}://{host if _HOST.fullmatch(host) else self._address}"
 
     def _queue(self, arguments: Shape) -> str:
         """The queue that an action is on, however it is named."""

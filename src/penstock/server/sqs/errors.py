@@ -53,6 +53,7 @@ COMMON: dict[str, tuple[str, int]] = {
     "InvalidAction": ("UnknownOperationException", 400),
     "InvalidParameterValue": ("InvalidParameterValueException", 400),
     "MalformedInput": ("SerializationException", 400),
+    "MissingAction": ("MissingActionException", 400),
     "MissingParameter": ("MissingRequiredParameterException", 400),
     "RequestEntityTooLarge": ("RequestEntityTooLargeException", 413),
     "ServiceUnavailable": ("ServiceUnavailableException", 503),

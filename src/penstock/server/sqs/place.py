@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
@@ -10,6 +11,8 @@ from penstock.server.sqs.errors import SqsError
 
 #: What a name may have besides, for queues that were not created here.
 _SAFE = "-_.~"
+#: Longer URLs are split each time: what is remembered of others' making has its limits.
+MOST_REMEMBERED = 1000
 _PATH = re.compile(r"/([0-9]{12})/([^/]+)/?")
 
 
@@ -31,17 +34,25 @@ class Place(NamedTuple):
 
     def queue_of_url(self, url: str) -> str:
         """Whatever host it names: a server may be reached by several. There is one account here."""
-        try:
-            match = _PATH.fullmatch(urlsplit(url).path)
-        except ValueError:
-            match = None
-        if match is None:
+        split = _account_and_queue if len(url) <= MOST_REMEMBERED else _account_and_queue.__wrapped__
+        account, queue = split(url)
+        if not queue:
             raise SqsError("InvalidAddress", "The address is not valid for this endpoint.")
-        if match[1] != self.account:
+        if account != self.account:
             raise SqsError(
                 "QueueDoesNotExist", "The specified queue does not exist: it is of another account."
             )
-        return unquote(match[2])
+        return queue
+
+
+@lru_cache(maxsize=1024)
+def _account_and_queue(url: str) -> tuple[str, str]:
+    """Empty ones of what is no queue's. Clients send the same few URLs with every message."""
+    try:
+        match = _PATH.fullmatch(urlsplit(url).path)
+    except ValueError:
+        match = None
+    return ("", "") if match is None else (match[1], unquote(match[2]))
 
 
 def is_of_queue(path: str) -> bool:
