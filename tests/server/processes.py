@@ -66,12 +66,13 @@ def serving(folder: Path, *arguments: str, **environ: str) -> Iterator[Served]:
             stdout=subprocess.PIPE,
             stderr=sink,
         )
-    # A process that says nothing must not hold up the test for ever.
+    # A process that says nothing must not hold up the test for ever; one that serves may take its time.
     guard = threading.Timer(TIMEOUT_S, process.kill)
     guard.start()
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
+        guard.cancel()
         assert line, errors.read_text()
         yield Served(process, json.loads(line), errors)
     finally:

@@ -119,6 +119,23 @@ def test_far_more_connections_than_there_may_be_are_hung_up_on(
     on_server(ps, story, Limits(max_connections=2))
 
 
+def test_while_it_ends_nobody_new_is_left_to_wait(ps: Penstock) -> None:
+    async def story(server: Running) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(message("GET", "/probe/hold", close=False))
+        await server.probe.entered.wait()
+        ending = asyncio.create_task(server.door.stop(10))
+        await asyncio.sleep(0)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", server.port)
+        server.probe.go_on.set()
+        assert (await answer(reader)).body == b"held"
+        assert await ending
+        writer.close()
+
+    on_server(ps, story)
+
+
 def test_who_never_shakes_hands_takes_a_place_and_loses_it(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     crt, key = authority.issue("server", "127.0.0.1")

@@ -64,11 +64,12 @@ class Door:
         self.start()
 
     def close(self) -> None:
-        """Nobody else is let in; the socket is the caller's to close."""
+        """Nobody else is let in, nor left to wait outside: they are refused, and may go elsewhere."""
         if self._resting is not None:
             self._resting.cancel()
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
             self._socket = None
         for task in self._entering:
             task.cancel()

@@ -299,7 +299,8 @@ class Connection(asyncio.Protocol):
                 keeps = keeps and not self._door.is_stopping
                 await self._send(response, keeps, request.method, version)
                 # Who does not take one answer gets no other: they would pile up here.
-                await self._drained()
+                if self._writable is not None:
+                    await self._writable
             finally:
                 self._release(request)
             if not keeps:
@@ -318,7 +319,12 @@ class Connection(asyncio.Protocol):
         if isinstance(body, bytes):
             if self._listening():
                 header = self._header(response, f"content-length: {len(body)}\r\n", keeps, version)
-                await self._send_whole(header, b"" if method == "HEAD" else body)
+                if method == "HEAD":
+                    self._transport.write(header)
+                elif len(body) <= PIECE_BYTES:
+                    self._transport.write(header + body)
+                else:
+                    await self._send_large(header, body)
             return
         try:
             if self._listening():
@@ -335,8 +341,8 @@ class Connection(asyncio.Protocol):
             if hasattr(body, "aclose"):
                 await body.aclose()
 
-    async def _send_whole(self, header: bytes, body: bytes) -> None:
-        """What is large goes as the client takes it: each piece has its time."""
+    async def _send_large(self, header: bytes, body: bytes) -> None:
+        """It goes as the client takes it: each piece has its time."""
         self._transport.write(header + body[:PIECE_BYTES])
         rest = memoryview(body)
         for at in range(PIECE_BYTES, len(body), PIECE_BYTES):
@@ -462,7 +468,7 @@ def _wrong(version: str, path: str, headers: Mapping[str, str]) -> tuple[int, st
         return 400, "a request of HTTP/1.1 has the header `Host`"
     if not path.startswith("/"):
         return 400, "the target of a request must be a path"
-    if _words(headers.get("transfer-encoding", "chunked")) != ["chunked"]:
+    if "transfer-encoding" in headers and _words(headers["transfer-encoding"]) != ["chunked"]:
         return 501, "accepted for Transfer-Encoding: chunked"
     return None
 
