@@ -242,6 +242,8 @@ def test_a_server_knows_from_its_door_who_is_alone(ps: Penstock, monkeypatch: py
 
     stops: list[asyncio.Event] = []
     monkeypatch.setattr(serving, "_on_signals", lambda loop, stopping: stops.append(stopping))
+    # This process goes on when its server has ended.
+    monkeypatch.setattr(serving, "_end_at_latest", lambda within_s: None)
     monkeypatch.setattr("penstock.server.calls.StoreCalls", Calls)
     settings = ServerSettings(port=0, log="off")
     with serving.bind(settings) as door:
