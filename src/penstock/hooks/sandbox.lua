@@ -31,6 +31,9 @@ end
 -- Looked at every so many instructions. A call that stays inside a library function is the kernel's to end.
 
 local since, stopped
+-- What runs the script catches its errors; what comes before and after in it, nobody does: nothing is raised there.
+local guarded
+local is_guarded = false
 -- Where it was when most of its time had passed: it may be late without having been looked at again.
 local seen
 
@@ -46,6 +49,7 @@ local function place()
 end
 
 local function watch()
+  if not is_guarded or getinfo(2, "f").func == guarded then return end
   if not stopped then
     local now = clock()
     since = since or now
@@ -384,9 +388,11 @@ function run.on_failure()
   error("answered " .. text_of(verdict, 40) .. "; accepted: retry, dead_letter, drop, or nothing", 0)
 end
 
-local function guarded(act)
+function guarded(act)
   since, stopped, seen, gets = nil, nil, nil, 0
+  is_guarded = true
   local ok, result = pcall(act)
+  is_guarded = false
   if ok then return result end
   return answer(stopped and STOPPED or FAILED, complaint(stopped or result))
 end
