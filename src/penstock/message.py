@@ -27,6 +27,8 @@ MAX_THROTTLE_KEYS = 16
 #: Of counts, of positions in a journal, and of times in nanoseconds (the year 2262).
 MAX_COUNT = 2**63 - 1
 OWNED_HEADER_PREFIX = "penstock-"
+#: Keys of the state that a server keeps for itself: neither its clients nor their scripts see them.
+SERVER_STATE_PREFIX = "penstock/server/"
 
 
 class State(enum.StrEnum):

@@ -143,7 +143,8 @@ class Penstock:
             declared = {q: c.settings for q, c in self._config.queues.items() if c.backend == name}
             if any(existing.get(queue) != settings for queue, settings in declared.items()):
                 with naming(self._config.source, "queues"):
-                    backend.replace_queues([*({**existing, **declared}).values()])
+                    # Others may make queues of their own at the same time: these alone are spoken of.
+                    backend.declare_queues([*declared.values()])
 
     @property
     def backends(self) -> Mapping[str, QueueBackend]:

@@ -27,6 +27,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_body_bytes: int = 100 * 2**20
     #: Of all bodies that are being read or answered: beyond it, 503.
     max_total_body_bytes: int = 512 * 2**20
+    #: Of the messages in one answer: beyond it there are fewer of them than were asked for.
+    max_answer_bytes: int = 64 * 2**20
     #: Calls of stores that run or wait for their turn: beyond it, 503.
     max_calls: int = 2000
     #: Threads that call stores.
@@ -80,6 +82,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_header_bytes": (1024, 2**20),
     "max_body_bytes": (1024, 2**31),
     "max_total_body_bytes": (1024, 2**40),
+    "max_answer_bytes": (1024, 2**31),
     "max_calls": (1, 1_000_000),
     "threads": (1, 1000),
     "max_polls": (0, 1_000_000),

@@ -35,6 +35,7 @@ PROMISED = """
 init, queues list, queues create, queues update, queues delete, enqueue, lease, ack, nack, reject, extend,
 peek, get, list, due, stats, health, redrive, move, purge, events, journal append, journal scan,
 journal stats, journal configure, cursors list, cursors open, cursors read, cursors commit, cursors drop,
+groups list, groups create, groups drop,
 state put, state get, state delete, throttles set, throttles get, throttles list, throttles delete, check,
 backends, config check, config show, hooks test, info, bench, demo, worker, metrics, rekey,
 reindex, quarantine list, quarantine get, quarantine drop, metrics, pipeline audit, pipeline report

@@ -75,6 +75,11 @@ class PlainBackend:
             self._check_settings(one)
         self._whole.replace_queues(settings)
 
+    def declare_queues(self, settings: Sequence[QueueSettings]) -> None:
+        for one in settings:
+            self._check_settings(one)
+        self._whole.declare_queues(settings)
+
     # -- messages
 
     def _lacking(self, message: object) -> Unsupported | None:

@@ -18,7 +18,7 @@ from penstock.testing.bulk_write_suite import BulkWriteSuite
 from penstock.testing.deadletter_suite import DeadLetterSuite
 from penstock.testing.harness import BackendCase
 from penstock.testing.held_suite import HeldBodySuite
-from penstock.testing.replace_suite import ReplaceQueuesSuite
+from penstock.testing.replace_suite import DeclareQueuesSuite, ReplaceQueuesSuite
 from penstock.testing.restore_suite import RestoreSuite
 from penstock.testing.suite import BackendSuite
 from penstock.testing.waiting_suite import WaitingSuite
@@ -53,6 +53,7 @@ class TestWhatDiffersOnRedisCluster(
     HeldBodySuite,
     MoveSuite,
     PurgeSuite,
+    DeclareQueuesSuite,
     ReplaceQueuesSuite,
     AdminSuite,
     WaitingSuite,

@@ -354,6 +354,7 @@ FORKED: dict[str, Callable[[Penstock], object]] = {
     "create_queue": lambda ps: ps.create_queue("other", on_enqueue=NOTHING),
     "update_queue": lambda ps: ps.update_queue("q", on_enqueue=NOTHING + " "),
     "replace_queues": lambda ps: ps._default.replace_queues([QueueSettings(name="q", on_failure=DROPS)]),
+    "declare_queues": lambda ps: ps._default.declare_queues([QueueSettings(name="q", on_failure=DROPS)]),
     "the helper itself": lambda ps: cast(Any, ps._default)._hooking.scripts.check(
         Script("q", "on_enqueue", NOTHING)
     ),

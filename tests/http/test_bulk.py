@@ -95,6 +95,11 @@ def test_the_servers_secret_is_for_no_client(ps: Penstock, store: Penstock) -> N
         with pytest.raises(Unauthorized, match="penstock/server/"):
             attempt("penstock/server/secret")
     assert store.state.get("penstock/server/secret") is not None
+    script = """function on_enqueue(message)
+        message.headers.found = penstock.get("penstock/server/secret") and "the secret" or "nothing"
+    end"""
+    thief = ps.create_queue("thief", on_enqueue=script)
+    assert thief.get(thief.enqueue(b"")).headers == {"found": "nothing"}
 
 
 def test_a_ticket_expires_a_day_after_its_job_began(

@@ -52,6 +52,9 @@ class Keys:
     def by_certificate(self, name: str) -> None:
         return None
 
+    def is_good(self, who: Principal) -> bool:
+        return True
+
 
 @pytest.fixture
 def store() -> Iterator[penstock.Penstock]:
@@ -278,7 +281,8 @@ def test_closing_ends_the_polls_that_wait_and_nothing_is_leased_for_them(
 
 
 def test_every_call_has_a_permission() -> None:
-    tables = (permissions.OF_QUEUE, permissions.OF_STORE, permissions.OF_ANYBODY, permissions.OF_TICKET)
+    one_queue = (permissions.OF_QUEUE, permissions.OF_QUEUES)
+    tables = (*one_queue, permissions.OF_STORE, permissions.OF_ANYBODY, permissions.OF_TICKET)
     assert sorted(name for table in tables for name in table) == sorted(METHODS)
 
 
@@ -310,6 +314,8 @@ def test_a_permission_on_a_queue_allows_what_it_says_and_there_alone(method: str
         ("append_entries", ["world", []]),
         ("queue", ["other"]),
         ("replace_queues", [[]]),
+        ("declare_queues", [[penstock.QueueSettings(name="mine-a"), penstock.QueueSettings(name="other")]]),
+        ("declare_queues", [[penstock.QueueSettings(name="mine-a", dead_letter="other")]]),
     ],
 )
 def test_what_reaches_beyond_a_queue_needs_more(method: str, args: list[object]) -> None:
@@ -319,9 +325,12 @@ def test_what_reaches_beyond_a_queue_needs_more(method: str, args: list[object])
     permissions.check(Principal("all", {"*": frozenset(PERMISSIONS)}), method, args)
 
 
-def test_nobody_writes_the_audit_but_the_server() -> None:
+@pytest.mark.parametrize("method", ["append_entries", "configure_world"])
+def test_nobody_writes_the_audit_or_makes_it_forget_but_the_server(method: str) -> None:
+    who = Principal("all", {"*": frozenset(PERMISSIONS)})
+    permissions.check(who, method, ["another", []])
     with pytest.raises(Unauthorized, match="_audit"):
-        permissions.check(Principal("all", {"*": frozenset(PERMISSIONS)}), "append_entries", ["_audit", []])
+        permissions.check(who, method, ["_audit", []])
 
 
 def test_a_key_sees_its_queues_alone_and_its_deeds_are_recorded(store: penstock.Penstock) -> None:
@@ -402,6 +411,10 @@ def test_what_the_store_behind_the_server_cannot_do_is_refused_by_name(server: R
         ("https://:s3cret@", "not a URL"),
         ("https://s3cret%0a@example.org", "no key has"),
         ("https://s3cret@example.org:port", "not a URL"),
+        ("https://s3cret@example.org?ca_file=/none", "ca_file '/none' cannot be used: No such file"),
+        ("https://s3cret@example.org?cert_file=/none", "cert_file '/none' with key_file '/none' cannot"),
+        ("https://s3cret@example.org?key_file=/none", "goes with cert_file"),
+        ("http://s3cret@localhost?cert_file=/none", "go with https"),
     ],
 )
 def test_a_url_that_cannot_be_used_says_why_and_keeps_its_secret(url: str, says: str) -> None:
@@ -427,3 +440,24 @@ def test_threads_share_a_store_and_its_connections(server: Running) -> None:
         for thread in threads:
             thread.join()
         assert q.length() == 80
+
+
+def test_queues_that_are_declared_at_a_server_with_several_backends_are_where_they_were(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "penstock.yaml").write_text(
+        "storage: {engine: memory}\nbackends: {second: {url: 'memory:'}}\n"
+    )
+    with penstock.open(tmp_path / "penstock.yaml") as both:
+        both.create_queue("there", backend="second")
+        running = Running(both)
+        (tmp_path / "client.yaml").write_text(
+            f"storage: {{engine: memory}}\nbackends: {{far: {{url: '{running.url}'}}}}\n"
+            "queues: {there: {backend: far, lease_s: 5}, new: {backend: far}}\n"
+        )
+        with penstock.open(tmp_path / "client.yaml") as ps:
+            assert [one.name for one in ps.queues()] == ["new", "there"]
+        homes = {name: [one.name for one in backend.queues()] for name, backend in both.backends.items()}
+        assert homes == {"default": ["new"], "second": ["there"]}
+        assert both.queue("there").settings().lease_s == 5
+        running.stop()

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.backends.redis import driver
 from penstock.backends.redis.connecting import Server
 
 
@@ -33,3 +34,27 @@ def after(
         return reply
 
     monkeypatch.setattr(server, "run", counted)
+
+
+def lose(
+    monkeypatch: pytest.MonkeyPatch,
+    ps: penstock.Penstock,
+    name: str,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> None:
+    """A script is done, its answer is lost, and something happens before it is sent again."""
+    sender = server_of(ps)._sender
+    talk, lost = sender._talk, [False]
+
+    def cut(connection: Any, node: Any, calls: Any, asking: bool) -> Any:
+        script = getattr(calls[0], "_script", None)
+        if lost[0] or script is None or script.name != name:
+            return talk(connection, node, calls, asking)
+        calls[0].not_loaded()  # Sent whole: it is certainly done.
+        connection.send_packed_command(connection.pack_commands([calls[0].command()]), check_health=False)
+        connection.read_response()
+        lost[0] = calls[0].is_sent = True
+        meanwhile()
+        raise driver.ConnectionError("cut")
+
+    monkeypatch.setattr(sender, "_talk", cut)

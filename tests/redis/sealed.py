@@ -21,6 +21,8 @@ def stored_on(client: Any, prefix: str) -> dict[bytes, Any]:
     """By content: how a server has it laid out differs from one moment to the next."""
     readers: dict[bytes, Callable[[bytes], Any]] = {
         b"hash": client.hgetall,
+        b"list": lambda key: client.lrange(key, 0, -1),
+        b"set": client.smembers,
         b"stream": client.xrange,
         b"string": client.get,
         b"zset": lambda key: client.zrange(key, 0, -1, withscores=True),

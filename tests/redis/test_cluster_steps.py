@@ -18,6 +18,7 @@ from penstock.backends.redis.connecting import Script, Server
 from penstock.event import SYSTEM_WORLD
 from penstock.testing.folding import prove_journal, read_events
 from penstock.testing.harness import ack, bury, drain, errors, ids, sweep_all, take
+from tests.redis.interrupting import lose
 from tests.redis.one_cluster import Place
 
 pytestmark = pytest.mark.xdist_group("redis-lists-cluster")
@@ -167,6 +168,35 @@ def test_someone_who_was_held_up_does_not_do_again_what_others_have_finished(
     assert errors(one.queue("work").move(found, target="spare")) == [None] * len(found)
     assert held_by(one.queue("work"), one.queue("spare")) == {"work": Counter(), "spare": Counter()}
     prove(one, one.queue("work"), one.queue("spare"))
+
+
+@pytest.mark.parametrize("what", EVENTS)
+def test_whose_first_answer_was_lost_until_others_had_finished_is_told_what_became_of_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """As when a master is replaced, which takes longer than a transfer is left to whoever began it."""
+    one, other = place.open(1), place.open(2)
+    found = stocked(one, what)
+    work = one.queue("work")
+    there = one.queue("dead" if what == "bury" else "spare").enqueue(b"mine", id=found[0])
+    held = take(work, len(found)) if what == "bury" else []
+
+    def meanwhile() -> None:
+        place.clock.advance(FORSAKEN_S)
+        sweep_all(other)
+
+    lose(monkeypatch, one, "depart", meanwhile)
+    if what == "move":
+        refused = "InvalidMessage"
+        assert errors(work.move(found, target="spare")) == [refused] + [None] * (len(found) - 1)
+    elif what == "redrive":
+        assert work.redrive(target="spare") == len(found) - 1
+    else:
+        assert errors(work.reject([one.receipt for one in held])) == [None] * len(found)
+        assert [message.id for message in work.list("dead").items] == found[:1]
+    assert there == found[0]
+    assert other.queue("work").length() + other.queue("work").stats().dead == 1
+    prove(one, work)
 
 
 @pytest.mark.parametrize("again", [False, True])

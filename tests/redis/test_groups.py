@@ -24,11 +24,10 @@ from penstock.testing.folding import prove_journal
 from penstock.testing.group_suite import worked
 from penstock.testing.harness import receipts
 from tests.encryption.stores import ALL_KEYS
-from tests.redis.interrupting import server_of
+from tests.redis.interrupting import lose, server_of
 from tests.redis.one_server import started
 from tests.redis.servers import RunningServer
 from tests.redis.stores import Place
-from tests.redis.test_repeats import _lose as lose
 
 ROOT = Path(__file__).resolve().parents[2]
 WAITING = 4000

@@ -3,42 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-import penstock
 from penstock import Delivery, Entry, NewMessage
 from penstock.backends.redis import driver
 from penstock.errors import BackendUnavailable, StorageError, StorageFull
 from tests.redis.clocks import SkippingClock
-from tests.redis.interrupting import after, server_of
+from tests.redis.interrupting import after, lose, server_of
 from tests.redis.stores import Place
-
-
-def _lose(
-    monkeypatch: pytest.MonkeyPatch,
-    ps: penstock.Penstock,
-    name: str,
-    meanwhile: Callable[[], object] = lambda: None,
-) -> None:
-    """A script is done, its answer is lost, and something happens before it is sent again."""
-    sender = server_of(ps)._sender
-    talk, lost = sender._talk, [False]
-
-    def cut(connection: Any, node: Any, calls: Any, asking: bool) -> Any:
-        script = getattr(calls[0], "_script", None)
-        if lost[0] or script is None or script.name != name:
-            return talk(connection, node, calls, asking)
-        calls[0].not_loaded()  # Sent whole: it is certainly done.
-        connection.send_packed_command(connection.pack_commands([calls[0].command()]), check_health=False)
-        connection.read_response()
-        lost[0] = calls[0].is_sent = True
-        meanwhile()
-        raise driver.ConnectionError("cut")
-
-    monkeypatch.setattr(sender, "_talk", cut)
 
 
 def test_a_batch_of_slices_is_stored_once_though_a_setting_changes_between_them(
@@ -110,7 +84,7 @@ def test_a_lost_answer_and_a_changed_setting_store_once(
 ) -> None:
     ps, other = place.open(1), place.open(2)
     queue = ps.create_queue("q")
-    _lose(monkeypatch, ps, "enqueue", lambda: other.update_queue("q", max_attempts=7))
+    lose(monkeypatch, ps, "enqueue", lambda: other.update_queue("q", max_attempts=7))
     (result,) = queue.enqueue_many([NewMessage(payload=b"x", **more)])
     assert result.ok
     assert not result.duplicate
@@ -124,10 +98,10 @@ def test_a_lost_answer_and_a_changed_setting_ack_and_move_once(
     ps, other = place.open(1), place.open(2)
     queue, target = ps.create_queue("q"), ps.create_queue("t")
     queue.enqueue(b"x")
-    _lose(monkeypatch, ps, "ack", lambda: other.update_queue("q", max_attempts=7))
+    lose(monkeypatch, ps, "ack", lambda: other.update_queue("q", max_attempts=7))
     assert queue.ack([one.receipt for one in queue.lease()])[0].ok
     moved = queue.enqueue(b"x")
-    _lose(monkeypatch, ps, "transfer", lambda: other.update_queue("t", max_attempts=8))
+    lose(monkeypatch, ps, "transfer", lambda: other.update_queue("t", max_attempts=8))
     assert queue.move([moved], target="t")[0].ok
     assert target.length() == 1
 
@@ -140,10 +114,10 @@ def test_what_had_failed_is_not_done_when_it_is_sent_again(
     queue.enqueue_many([NewMessage(payload=b"x") for _ in range(4)])
     first, second, third, fourth = [one.receipt for one in queue.lease(max_messages=4)]
     other.queue("q").ack([first])
-    _lose(monkeypatch, ps, "ack")
+    lose(monkeypatch, ps, "ack")
     assert [one.ok for one in queue.ack([first, second])] == [False, True]
     after(monkeypatch, ps, "look", 1, lambda: other.queue("q").ack([third]))
-    _lose(monkeypatch, ps, "settle")
+    lose(monkeypatch, ps, "settle")
     assert [one.ok for one in queue.nack([third, fourth])] == [False, True]
 
 
@@ -153,7 +127,7 @@ def test_a_repeated_enqueue_with_a_dedup_id_answers_as_it_did(
     ps = place.open()
     queue = ps.create_queue("q", dedup_window_s=10)
     there = queue.enqueue(b"x", dedup_id="a")
-    _lose(monkeypatch, ps, "enqueue", lambda: place.clock.advance(20.0))
+    lose(monkeypatch, ps, "enqueue", lambda: place.clock.advance(20.0))
     results = queue.enqueue_many([NewMessage(payload=b"x", dedup_id=one) for one in "ab"])
     assert [(one.id == there, one.duplicate) for one in results] == [(True, True), (False, False)]
     assert not queue.enqueue_many([NewMessage(payload=b"x", dedup_id="b")])[0].duplicate
@@ -165,7 +139,7 @@ def test_a_repeated_enqueue_that_the_server_forgot_is_known_by_its_ids(
     ps = place.open()
     queue = ps.create_queue("q")
     for more in ({}, {"ttl_s": 100.0}):
-        _lose(monkeypatch, ps, "enqueue", lambda: place.client.delete(place.key("q", "i")))
+        lose(monkeypatch, ps, "enqueue", lambda: place.client.delete(place.key("q", "i")))
         queue.enqueue(b"x", **more)  # type: ignore[arg-type]
     assert queue.stats().ready == 2
     assert ps.check().ok
@@ -178,9 +152,9 @@ def test_purge_and_redrive_count_what_they_did_the_first_time(
     queue = ps.create_queue("q")
     queue.enqueue(b"x")
     queue.reject([one.receipt for one in queue.lease()])
-    _lose(monkeypatch, ps, "revive")
+    lose(monkeypatch, ps, "revive")
     assert queue.redrive() == 1
-    _lose(monkeypatch, ps, "purge")
+    lose(monkeypatch, ps, "purge")
     assert queue.purge() == 1
 
 
@@ -188,9 +162,7 @@ def test_an_entry_is_appended_once_though_another_came_meanwhile(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ps, other = place.open(1), place.open(2)
-    _lose(
-        monkeypatch, ps, "world_append", lambda: other.journal("w").append([Entry(kind="k", body=b"other")])
-    )
+    lose(monkeypatch, ps, "world_append", lambda: other.journal("w").append([Entry(kind="k", body=b"other")]))
     ps.journal("w").append([Entry(kind="k", body=b"mine")])
     assert [one.body for one in ps.journal("w").scan()] == [b"mine", b"other"]
 
@@ -199,9 +171,9 @@ def test_queues_are_created_and_deleted_once_though_others_change_them_meanwhile
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ps, other = place.open(1), place.open(2)
-    _lose(monkeypatch, ps, "catalogue", lambda: other.create_queue("other"))
+    lose(monkeypatch, ps, "catalogue", lambda: other.create_queue("other"))
     ps.create_queue("q")
-    _lose(monkeypatch, ps, "catalogue", lambda: other.create_queue("q").enqueue(b"x"))
+    lose(monkeypatch, ps, "catalogue", lambda: other.create_queue("q").enqueue(b"x"))
     ps.delete_queue("q")
     assert ps.queue("q").length() == 1
 
@@ -245,7 +217,7 @@ def test_a_lease_that_is_sent_again_hands_out_the_same(place: Place, monkeypatch
     queue = ps.create_queue("q", lease_s=60)
     queue.enqueue_many([NewMessage(payload=b"%d" % i, ttl_s=500 if i else 1) for i in range(30)])
     place.clock.advance(2.0)  # The first expires in the same frame.
-    _lose(monkeypatch, ps, "lease", lambda: other.update_queue("q", max_attempts=7))
+    lose(monkeypatch, ps, "lease", lambda: other.update_queue("q", max_attempts=7))
     deliveries = queue.lease(max_messages=10)
     assert [one.payload for one in deliveries] == [b"%d" % i for i in range(1, 11)]
     assert {one.attempts for one in deliveries} == {1}
@@ -265,7 +237,7 @@ def test_a_lease_that_another_has_by_now_is_not_handed_out_again(
         place.clock.advance(6.0)
         taken.extend(other.queue("q").lease())
 
-    _lose(monkeypatch, ps, "lease", meanwhile)
+    lose(monkeypatch, ps, "lease", meanwhile)
     assert queue.lease(max_messages=10) == []
     assert other.queue("q").ack([one.receipt for one in taken])[0].ok
 

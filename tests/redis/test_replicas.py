@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import BackendUnavailable
+from penstock import BackendUnavailable, NewMessage
 from penstock.backends.redis.calling import Sender
 from penstock.config import from_url
+from penstock.message import format_id
 from penstock.testing.background import Background
 from penstock.testing.folding import prove_journal, read_events
 from penstock.testing.harness import drain, take_one
+from tests.redis.interrupting import server_of
 from tests.redis.servers import (
     HOST,
     RunningServer,
@@ -104,6 +106,27 @@ def test_a_call_that_nobody_confirms_fails_and_was_done_once(
         assert [str(event.kind) for event in read_events(q)] == ["enqueued"]
         assert drain(q) == [b"x"]
         prove_journal(q)
+
+
+def test_what_is_there_already_is_not_confirmed_for_that(
+    pair: Pair, paused: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who was told that it may be lost, and enqueues it again, over a connection that has written nothing."""
+    one = format_id(bytes(15) + b"\1")
+    with penstock.open(url_of(pair[0], 0)) as ps:
+        ps.create_queue("q").enqueue_many([NewMessage(b"x", id=one), NewMessage(b"x", dedup_id="order-1")])
+    monkeypatch.setattr(Sender, "_wait", lambda self, attempts: self._renew())
+    for again in (NewMessage(b"x", id=one), NewMessage(b"x", dedup_id="order-1")):
+        with penstock.open(url_of(pair[0], 0)) as ps:
+            q = ps.queue("q")
+            be_careful(ps, url_of(pair[0], 1))
+            server_of(ps)._sender._renew()
+            with pytest.raises(BackendUnavailable, match="0 of 1 replicas"):
+                q.enqueue_many([again])
+    paused.resume()
+    with penstock.open(url_of(pair[0], 1, "10s")) as ps:
+        (result,) = ps.queue("q").enqueue_many([NewMessage(b"x", id=one)])
+        assert (result.ok, result.duplicate) == (True, True)
 
 
 def test_a_call_is_confirmed_as_soon_as_a_replica_gets_on(pair: Pair, paused: RunningServer) -> None:

@@ -199,6 +199,44 @@ def test_max_length_drops_nothing_that_is_not_done_and_health_says_so(configured
     assert drain(q) == [b"waiting"] * 4
 
 
+def test_max_length_takes_no_more_for_what_a_required_cursor_or_a_snapshot_holds(
+    configured: Configured,
+) -> None:
+    ps = configured.open("max_length: 4")
+    q = ps.queue("q")
+    archive = q.cursor("archive", required=True)
+    done(ps, 6)
+    swept(ps)
+    assert [message.payload for message in q.list("done").items] == [b"2", b"3", b"4", b"5"]
+    assert (numbers(ps).length, q.stats().held_bodies) == (6, 2)
+    archive.drop()
+    backend: Any = q._backend
+    snapshot = backend.take_snapshot()
+    done(ps, 1)
+    swept(ps)
+    assert [message.payload for message in q.list("done").items] == [b"3", b"4", b"5", b"0"]
+    penstock.release_snapshot(snapshot)
+    swept(ps)
+    assert (q.stats().done, numbers(ps).length) == (4, 4)
+    assert ps.check().ok
+
+
+def test_health_says_which_group_keeps_a_stream_longer_than_max_length(configured: Configured) -> None:
+    ps = configured.open("max_length: 4")
+    q = ps.queue("q")
+    for name in ("first", "second"):
+        q.create_group(name)
+    q.enqueue_many([NewMessage(b"x")] * 5)
+    q.ack(receipts(q.lease(5, group="first")))
+    swept(ps)
+    assert (numbers(ps).length, q.stats().done) == (5, 5)
+    assert "5 entries are not done in group 'second', max_length is 4" in str(ps.health().reasons)
+    q.ack(receipts(q.lease(1, group="second")))
+    swept(ps)
+    assert numbers(ps).length == 4
+    assert not ps.health().reasons, "it is as long as it may be, and no longer"
+
+
 def test_a_queue_may_have_a_max_length_of_its_own(configured: Configured) -> None:
     ps = configured.open("max_length: 4", "max_length: 6")
     done(ps, 10)

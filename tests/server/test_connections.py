@@ -39,6 +39,61 @@ def test_requests_of_one_connection_are_answered_in_order(ps: Penstock) -> None:
     on_server(ps, story)
 
 
+@pytest.mark.parametrize("before", [0, 2])
+def test_who_has_said_all_is_answered_and_then_it_ends(ps: Penstock, before: int) -> None:
+    """As `nc -N` does."""
+
+    async def story(server: Running) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        echo = message("POST", "/probe/echo", b"a", close=False)
+        writer.write(echo * before + message("GET", "/probe/hold", close=False))
+        writer.write_eof()
+        assert [(await answer(reader)).body for _ in range(before)] == [b"a"] * before
+        await server.probe.entered.wait()
+        server.probe.go_on.set()
+        assert (await answer(reader)).body == b"held"
+        assert await reader.read() == b""
+        writer.close()
+
+    on_server(ps, story)
+
+
+def test_who_has_said_all_and_may_have_gone_is_leased_nothing(ps: Penstock) -> None:
+    async def story(server: Running) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(message("GET", "/probe/lease?30", close=False))
+        while server.calls.polls.waiting == 0:
+            await asyncio.sleep(0.005)
+        writer.write_eof()
+        while not any(connection._has_ended for connection in server.door.connections):
+            await asyncio.sleep(0.005)
+        ps.queue("q").enqueue(b"a")
+        assert (await answer(reader)).body == b""
+        assert ps.queue("q").stats().ready == 1
+        writer.close()
+
+    on_server(ps, story)
+
+
+def test_what_has_arrived_when_the_server_stops_is_answered(ps: Penstock) -> None:
+    async def story(server: Running) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(message("GET", "/probe/hold", close=False))
+        writer.write(message("POST", "/probe/echo", b"a", close=False))
+        await server.probe.entered.wait()
+        while not any(connection._ahead for connection in server.door.connections):
+            await asyncio.sleep(0.005)
+        stopping = asyncio.create_task(server.door.stop(10))
+        await asyncio.sleep(0)
+        server.probe.go_on.set()
+        assert [(await answer(reader)).body for _ in range(2)] == [b"held", b"a"]
+        assert await reader.read() == b""
+        assert await stopping
+        writer.close()
+
+    on_server(ps, story)
+
+
 def test_a_body_in_chunks_and_an_answer_in_pieces(ps: Penstock) -> None:
     async def story(server: Running) -> None:
         chunked = message("POST", "/probe/echo", headers="transfer-encoding: chunked\r\n")

@@ -58,3 +58,17 @@ def test_what_a_server_could_not_read_is_refused_and_the_file_stays(cli: Cli, mo
     assert cli("keys", "create", *more, code=None).code != 0
     assert (cli.folder / "keys.yaml").read_bytes() == before
     assert list(cli.folder.iterdir()) == [cli.folder / "keys.yaml"]
+
+
+def test_a_pair_for_sqs_is_made_if_it_is_asked_for_and_shown_with_the_key(cli: Cli) -> None:
+    made = cli("keys", "create", "ada", "--grant", "*=admin", "--aws", "--json").object
+    plain = cli("keys", "create", "bob", "--grant", "*=admin", "--json").object
+    assert set(plain) == {"name", "key"}
+    known = CredentialsFile(str(cli.folder / "keys.yaml"), SystemClock())
+    found = known.by_access_key(made["aws_access_key"])
+    assert found is not None
+    assert (found[0].name, found[1]) == ("ada", made["aws_secret"])
+    listed = cli("keys", "list", "--json")
+    assert [one.get("aws_access_key") for one in listed.objects] == [made["aws_access_key"], None]
+    assert made["aws_secret"] not in listed.out
+    assert made["aws_secret"] not in cli("keys", "list").out

@@ -98,6 +98,36 @@ def test_a_name_that_others_can_have_made_to_lead_here_is_refused(ps: Penstock, 
     assert ps.queue("q").length() == 1
 
 
+#: Where a browser says of a GET whose page it is of, and where it does not.
+TOLD = ["localhost:9324", "LOCALHOST", "a.localhost", "127.0.0.1:1", "127.1.2.3", "[::1]:9324"]
+UNTOLD = [
+    "0.0.0.0:9324",
+    "[::]:9324",
+    "[::ffff:127.0.0.1]",
+    "[::ffff:7f00:1]:1",
+    "penstock",
+    "10.0.0.7",
+    "a.internal",
+]
+
+
+@pytest.mark.parametrize(("host", "left"), [*((host, 0) for host in TOLD), *((host, 1) for host in UNTOLD)])
+def test_a_get_acts_only_where_a_browser_would_have_said_whose_page_it_is_of(
+    ps: Penstock, host: str, left: int
+) -> None:
+    """As in `<img src="http://0.0.0.0:9324/?Action=PurgeQueue…">`."""
+    ps.queue("q").enqueue(b"stays")
+
+    async def story() -> None:
+        async with served(ps) as server:
+            answer = await exchange(server.port, asked(host, ""))
+            assert answer.status == (403 if left else 200)
+            assert (await exchange(server.port, asked(host, "", "GET /v1/queues"))).status == 200
+
+    asyncio.run(story())
+    assert ps.queue("q").length() == left
+
+
 @pytest.mark.parametrize("host", OWN)
 def test_clients_on_this_machine_and_the_server_s_own_pages_are_answered(ps: Penstock, host: str) -> None:
     async def story() -> None:

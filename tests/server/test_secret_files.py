@@ -181,7 +181,7 @@ def test_what_nobody_foresaw_ends_one_look_and_not_the_looking(
 
     async def story(ps: penstock.Penstock) -> None:
         calls = StoreCalls(ps, Limits())
-        watching = asyncio.create_task(_watch(known, None, Audit(ps, calls)))
+        watching = asyncio.create_task(_watch(known, None, lambda: None, Audit(ps, calls)))
         async with asyncio.timeout(20):
             environ.out = True
             write(path, json.dumps({"keys": {"ada": entry}}))

@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 import ssl
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 
 import penstock
 from penstock.server.credentials import hash_of
-from tests.cli.calling import Cli
+from tests.cli.calling import Cli, command
 from tests.redis.certificates import Authority
 from tests.redis.servers import wait_until
 from tests.server.processes import Served, serving
@@ -175,6 +176,22 @@ def test_a_store_that_cannot_be_opened_is_told_and_no_port_opens(
         socket.create_connection(("127.0.0.1", port), 1).close()
 
 
+def test_what_is_served_already_is_not_served_again_but_beside_others(cli: Cli) -> None:
+    with serving(cli.folder, "--log", "off") as server:
+        assert "behind a server already" in cli.process("serve", "--store", server.url, code=2).err
+        config = {"storage": {"path": "own", "durability": "os"}, "backends": {"there": {"url": server.url}}}
+        (cli.folder / "two.yaml").write_text(json.dumps(config))
+        with penstock.open(cli.folder / "two.yaml") as ps:
+            ps.create_queue("here")
+        (cli.folder / "two").mkdir()
+        with serving(cli.folder / "two", "--store", "../two.yaml", "--log", "off") as second:
+            with penstock.open(second.url) as ps:
+                assert {one.name for one in ps.queues()} == {"here", "q"}
+                ps.queue("q").enqueue(b"x")
+                assert ps.queue("q").lease(1, wait_s=10)[0].payload == b"x"
+            assert second.stop() == 0
+
+
 def test_settings_come_from_the_file_then_the_environment_then_the_command_line(cli: Cli) -> None:
     (cli.folder / "penstock.yaml").write_text(
         "storage: {path: penstock-data}\nserver: {host: 0.0.0.0, port: 1, limits: {max_body_bytes: 2KiB}}\n"
@@ -208,6 +225,21 @@ def test_keys_change_while_it_runs_and_a_broken_file_leaves_those_before(cli: Cl
     assert [(one["kind"], one["labels"]) for one in scanned] == [
         ("credentials_changed", ["principal:", "queue:me"])
     ]
+
+
+@pytest.mark.parametrize(("has_keys", "said"), [(False, " --no-sign-request "), (True, "keys create --aws")])
+def test_what_to_try_first_is_what_the_server_lets_in(cli: Cli, has_keys: bool, said: str) -> None:
+    more = ["--credentials", str(keys_file(cli.folder / "keys", me=TOKEN))] if has_keys else []
+    serve = command("serve", "--port", "0", "--log", "off", *more)
+    with subprocess.Popen(serve, cwd=cli.folder, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            lines = [process.stdout.readline() for _ in range(4 + has_keys)]
+        finally:
+            process.terminate()
+    assert lines[0].startswith("serving http://127.0.0.1:")
+    assert said in lines[-1]
+    assert ("--no-sign-request" in "".join(lines)) is not has_keys
 
 
 def test_tls_with_certificates_of_clients_and_one_that_is_renewed(cli: Cli) -> None:

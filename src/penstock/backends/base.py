@@ -263,6 +263,10 @@ class QueueBackend(Protocol):
         """Exactly these queues exist afterwards, in one step."""
         ...
 
+    def declare_queues(self, settings: Sequence[QueueSettings]) -> None:
+        """These queues exist afterwards, in one step; all others stay as they are."""
+        ...
+
     def queues(self) -> list[QueueSettings]:
         """By name."""
         ...

@@ -10,7 +10,7 @@ from penstock.cli.columns import field
 from penstock.cli.command import command
 from penstock.cli.consume import given
 from penstock.cli.exits import Exit, wording
-from penstock.cli.options import QueueName, StateName, Yes, confirmed, queue_names
+from penstock.cli.options import OfGroup, QueueName, StateName, Yes, confirmed, line_of, queue_names
 from penstock.cli.progress import Bar, waiting
 from penstock.cli.session import Session
 from penstock.cli.tables import Column
@@ -41,6 +41,7 @@ def redrive(
             "--to", metavar="QUEUE", help="Send them here, not to their origin.", autocompletion=queue_names
         ),
     ] = None,
+    group: OfGroup = None,
 ) -> Exit:
     """Send dead messages back to where they came from.
 
@@ -48,14 +49,14 @@ def redrive(
     """
     sent = 0
     with session.open() as ps, Bar() as bar:
-        q = ps.queue(queue)
+        q = line_of(ps, queue, group)
         while everything or sent < limit:
             went = q.redrive(_REDRIVE_SLICE if everything else min(_REDRIVE_SLICE, limit - sent), target)
             sent += went
             bar("redrive", sent, 0 if everything else limit)
             if not went:
                 break
-    return _counted(session, "redriven", queue, sent)
+    return _counted(session, "redriven", queue, sent, group)
 
 
 @command(app, "move")
@@ -101,22 +102,27 @@ def purge(
         StateName | None,
         typer.Option("--state", "-s", help="Only this state; else what waits: delayed and ready."),
     ] = None,
+    group: OfGroup = None,
     yes: Yes = False,
 ) -> Exit:
     """Remove messages for good."""
     with session.open() as ps:
-        q = ps.queue(queue)
+        q = line_of(ps, queue, group)
         numbers = q.stats()
         count = numbers.delayed + numbers.ready if state is None else getattr(numbers, state.value)
         what = "waiting" if state is None else state.value
-        confirmed(f"Remove {count:,} {what} messages of queue {queue!r} for good?", yes)
+        confirmed(f"Remove {count:,} {what} messages of {_named(queue, group)} for good?", yes)
         with waiting(f"purging {queue!r}"):
             removed = q.purge(None if state is None else state.value)
-    return _counted(session, "purged", queue, removed)
+    return _counted(session, "purged", queue, removed, group)
 
 
-def _counted(session: Session, what: str, queue: str, number: int) -> Exit:
+def _named(queue: str, group: str | None) -> str:
+    return f"queue {queue!r}" if group is None else f"group {group!r} of queue {queue!r}"
+
+
+def _counted(session: Session, what: str, queue: str, number: int, group: str | None) -> Exit:
     if session.out.as_json:
         session.out.object({"queue": queue, what: number})
-    session.out.say(f"{number:,} {what}, queue {queue!r}")
+    session.out.say(f"{number:,} {what}, {_named(queue, group)}")
     return Exit.DONE if number else Exit.NOTHING

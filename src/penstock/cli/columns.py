@@ -290,6 +290,15 @@ CURSORS = (
 )
 
 
+GROUPS = (
+    Column("group", field("name"), style="bold", flexible=True),
+    Column("waiting", number("lag"), right=True),
+    Column("leased", number("pending"), right=True),
+    Column("dead", number("dead"), right=True),
+    Column("consumers", number("consumers"), right=True),
+)
+
+
 def retry_text(retry: dict[str, Any]) -> str:
     """A retry policy as `--retry` takes it."""
     if retry["policy"] == "list":

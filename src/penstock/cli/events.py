@@ -11,7 +11,7 @@ import typer
 from penstock.cli.columns import EVENTS
 from penstock.cli.command import command
 from penstock.cli.exits import Exit
-from penstock.cli.options import Every, Follow, QueueName, Since, Until
+from penstock.cli.options import Every, Follow, OfGroup, QueueName, Since, Until, line_of
 from penstock.cli.output import StreamedTable
 from penstock.cli.rows import row
 from penstock.cli.session import Session
@@ -42,12 +42,13 @@ def events(
     ] = None,
     since: Since = None,
     until: Until = None,
+    group: OfGroup = None,
     follow: Follow = False,
     every_s: Every = 0.5,
 ) -> Exit:
     """Show what happened in a queue, in order."""
     with session.open() as ps:
-        q = ps.queue(queue)
+        q = line_of(ps, queue, group)
         if tail is not None:
             after = max(after, q.stats().last_seq - tail)
 

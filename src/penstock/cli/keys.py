@@ -29,6 +29,7 @@ _COLUMNS = (
     Column("name", field("name")),
     Column("grants", field("grants")),
     Column("certificate", field("certificate")),
+    Column("aws access key", field("aws_access_key")),
     Column("expires", field("expires_at")),
 )
 
@@ -52,6 +53,9 @@ def create(
     certificate: Annotated[
         str | None, typer.Option("--certificate", metavar="CN", help="A client's certificate is as good.")
     ] = None,
+    aws: Annotated[
+        bool, typer.Option("--aws", help="With an access key and a secret too, for clients of SQS.")
+    ] = False,
 ) -> None:
     """Make a key, and show it this once; a server that runs takes it within a second.
 
@@ -61,6 +65,9 @@ def create(
 
     token = TOKEN_PREFIX + secrets.token_hex(32)
     entry: dict[str, Any] = {"grants": dict(map(_grant, grants)), "token_sha256": hash_of(token)}
+    # Of hexadecimal digits: in the file nothing of them is a variable's name.
+    pair = {"aws_access_key": _aws_access_key(), "aws_secret": secrets.token_hex(32)} if aws else {}
+    entry |= pair
     more = {"expires_at": expires_at, "certificate": certificate}
     entry |= {key: value for key, value in more.items() if value is not None}
     with _changed(file) as keys:
@@ -68,9 +75,13 @@ def create(
             raise typer.BadParameter(f"{name!r} has a key already; penstock keys revoke {name}")
         keys[name] = entry
     if session.out.as_json:
-        session.out.object({"name": name, "key": token})
+        session.out.object({"name": name, "key": token, **pair})
     session.out.say(token)
     session.out.note(f"the key of {name!r}, in {file} by its hash; it is not shown again")
+    if pair:
+        session.out.say(f"AWS_ACCESS_KEY_ID={pair['aws_access_key']}")
+        session.out.say(f"AWS_SECRET_ACCESS_KEY={pair['aws_secret']}")
+        session.out.note(f"for clients of SQS; {file} has the secret in clear: it makes signatures")
 
 
 @command(app, "list")
@@ -103,6 +114,11 @@ def revoke(session: Session, name: Name, file: File = "keys.yaml") -> Exit:
         session.out.object({"name": name, "revoked": True})
     session.out.say(f"{name!r} is revoked")
     return Exit.DONE
+
+
+def _aws_access_key() -> str:
+    """Of the length of AWS's own, and none of theirs."""
+    return f"PSKA{secrets.token_hex(8).upper()}"
 
 
 def _grant(text: str) -> tuple[str, list[str]]:

@@ -13,7 +13,7 @@ from penstock.cli.columns import DUE, MESSAGE, MESSAGES
 from penstock.cli.command import command
 from penstock.cli.consume import given
 from penstock.cli.exits import Exit, wording
-from penstock.cli.options import Limit, QueueName, Raw, StateName
+from penstock.cli.options import Limit, OfGroup, QueueName, Raw, StateName, line_of
 from penstock.cli.rows import Row, row
 from penstock.cli.session import Session
 from penstock.clock import NS_PER_S, SystemClock
@@ -48,12 +48,13 @@ def get(
     ids: Annotated[
         list[str], typer.Argument(metavar="ID...", help="Message ids; - reads them from standard input.")
     ],
+    group: OfGroup = None,
     raw: Raw = False,
 ) -> Exit:
     """Show messages by id, in full."""
     wanted, missing, shown = list(given(ids, "id")), 0, 0
     with session.open() as ps:
-        q = ps.queue(queue)
+        q = line_of(ps, queue, group)
         for message_id in wanted:
             try:
                 message = q.get(message_id)
@@ -82,11 +83,12 @@ def list_(
         str | None, typer.Option("--after", metavar="POSITION", help="Go on where an earlier list ended.")
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All of them, without a limit.")] = False,
+    group: OfGroup = None,
     raw: Raw = False,
 ) -> Exit:
     """List the messages of one state."""
     with session.open() as ps:
-        listing = Listing(ps.queue(queue), state.value, key, after, None if everything else limit)
+        listing = Listing(line_of(ps, queue, group), state.value, key, after, None if everything else limit)
         exit_code = _messages(
             session, iter(listing), state.value, raw, f"nothing is {state.value} in queue {queue!r}"
         )

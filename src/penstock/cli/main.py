@@ -56,6 +56,9 @@ COMMANDS: dict[str, Place] = {
     "redrive": Place(_MESSAGES, "bulk", "Send dead messages back to where they came from."),
     "move": Place(_MESSAGES, "bulk", "Move waiting and dead messages to another queue."),
     "purge": Place(_MESSAGES, "bulk", "Remove messages for good."),
+    "groups": Place(
+        _MESSAGES, "groups", "Consumer groups of a queue: who sees every message, and how far it is."
+    ),
     "throttles": Place(_MESSAGES, "throttles", "Limits by throttle key."),
     "events": Place(_HISTORY, "events", "Show what happened in a queue, in order."),
     "cursors": Place(_HISTORY, "cursors", "Named positions in a queue's journal."),

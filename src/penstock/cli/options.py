@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from penstock.cli.output import Output
 from penstock.cli.session import Session
 from penstock.cli.text import neutral
 from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock import Penstock, Queue
 
 
 def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -23,6 +26,12 @@ def queue_names(ctx: typer.Context, incomplete: str) -> list[str]:
             return [queue.name for queue in ps.queues() if queue.name.startswith(incomplete)]
     except (PenstockError, OSError):
         return []
+
+
+def line_of(ps: Penstock, queue: str, group: str | None) -> Queue:
+    """The queue, or what one of its consumer groups has of it."""
+    found = ps.queue(queue)
+    return found if group is None else found.group(group)
 
 
 class StateName(enum.StrEnum):
@@ -36,6 +45,10 @@ class StateName(enum.StrEnum):
 
 
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue.", autocompletion=queue_names)]
+OfGroup = Annotated[
+    str | None,
+    typer.Option("--group", help="As this consumer group has it, not as the queue's own line has."),
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask; without a terminal this is needed.")]
 Raw = Annotated[bool, typer.Option("--raw", help="Write the payload's bytes as they are, and nothing else.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")]

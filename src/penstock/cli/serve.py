@@ -83,16 +83,19 @@ def serve(
         for path in missing_stores(config):
             log_of_server.info("%s is new: a store is made there", path)
         with session.create(config) as ps:
-            serve(ps, settings, lambda address: _say(session, address))
+            serve(ps, settings, lambda address: _say(session, address, settings.credentials is None))
 
 
-def _say(session: Session, address: Address) -> None:
+def _say(session: Session, address: Address, is_open: bool) -> None:
     if session.out.as_json:
         session.out.object({"url": address.url, "host": address.host, "port": address.port})
     session.out.say(f"serving {address.url}, Ctrl-C ends")
     session.out.say(f"  curl {address.url}/readyz")
     session.out.say(f"  in a browser: {address.url}/docs")
-    session.out.say(f"  aws --endpoint-url {address.url} --no-sign-request sqs list-queues")
+    sign = " --no-sign-request" if is_open else ""
+    session.out.say(f"  aws --endpoint-url {address.url}{sign} sqs list-queues")
+    if not is_open:
+        session.out.say("    with an access key of penstock keys create --aws")
     session.out.flush()
 
 

@@ -11,7 +11,7 @@ import typer
 from penstock.cli.columns import KEYS, STATS, STATS_OF_ONE
 from penstock.cli.command import command
 from penstock.cli.exits import Exit, next_step
-from penstock.cli.options import Every, Limit, queue_names
+from penstock.cli.options import Every, Limit, OfGroup, line_of, queue_names
 from penstock.cli.rows import Row, row
 from penstock.cli.session import Session
 from penstock.cli.tables import Column, rich_table
@@ -37,6 +37,7 @@ def stats(
         bool, typer.Option("--keys", "-k", help="Show the fairness keys with most waiting instead.")
     ] = False,
     limit: Limit = 100,
+    group: OfGroup = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Show them again and again, until Ctrl-C.")
     ] = False,
@@ -49,8 +50,13 @@ def stats(
     """
     if keys and queue is None:
         raise typer.BadParameter("--keys is about one queue; name it: penstock stats QUEUE --keys")
+    if group is not None and queue is None:
+        raise typer.BadParameter("--group is about one queue; name it: penstock stats QUEUE --group GROUP")
     with session.open() as ps:
-        look = _of_keys(ps, queue, limit) if keys and queue is not None else _of_queues(ps, queue)
+        if keys and queue is not None:
+            look = _of_keys(ps, queue, limit, group)
+        else:
+            look = _of_queues(ps, queue, group)
         if watch:
             _watch(session, look, every_s)
         found = look.rows()
@@ -74,16 +80,16 @@ class _Look(NamedTuple):
     columns: Sequence[Column]
 
 
-def _of_queues(ps: Penstock, queue: str | None) -> _Look:
+def _of_queues(ps: Penstock, queue: str | None, group: str | None) -> _Look:
     def rows() -> list[Row]:
         names = [settings.name for settings in ps.queues()] if queue is None else [queue]
-        return [{"queue": name, **row(ps.queue(name).stats())} for name in names]
+        return [{"queue": name, **row(line_of(ps, name, group).stats())} for name in names]
 
     return _Look(rows, STATS)
 
 
-def _of_keys(ps: Penstock, queue: str, limit: int) -> _Look:
-    q = ps.queue(queue)
+def _of_keys(ps: Penstock, queue: str, limit: int, group: str | None) -> _Look:
+    q = line_of(ps, queue, group)
     return _Look(lambda: [{"queue": queue, **row(one)} for one in q.key_stats(limit)], KEYS)
 
 

@@ -27,7 +27,7 @@ from penstock.hooks import child
 from penstock.hooks.breaker import REST_NS, Breaker
 from penstock.hooks.pool import Pool, Source
 from penstock.hooks.wire import Answer, Failure, pack_failure, pack_new
-from penstock.message import NewMessage
+from penstock.message import SERVER_STATE_PREFIX, NewMessage
 
 log = logging.getLogger("penstock")
 
@@ -152,6 +152,8 @@ class Scripts:
             log.warning("%s was stopped too often, and rests for %d s", name, rest_s)
 
     def _reply(self, raw_key: bytes) -> bytes:
+        if raw_key.startswith(SERVER_STATE_PREFIX.encode()):
+            return child.NO_VALUE
         try:
             value = self._read_state(raw_key.decode())
         except (InvalidMessage, UnicodeDecodeError):

@@ -55,3 +55,7 @@ class Credentials(Protocol):
     def by_certificate(self, name: str) -> Principal | None:
         """Of the name in a client's certificate, which the handshake has verified."""
         ...
+
+    def is_good(self, who: Principal) -> bool:
+        """Whether one of these, found earlier, would be found again, and be the same."""
+        ...

@@ -21,7 +21,7 @@ from penstock.server.access import STORE, Credentials
 from penstock.server.authentication import principal
 from penstock.server.calls import StoreCalls
 from penstock.server.endpoint import About, Busy, Endpoint, Request, Response
-from penstock.server.http import Head
+from penstock.server.head import Head
 from penstock.server.numbers import Numbers
 from penstock.server.pages import foreign
 from penstock.server.request_log import RequestLog

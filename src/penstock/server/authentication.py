@@ -28,3 +28,11 @@ def principal(request: Request, credentials: Credentials) -> Principal:
             "of `penstock keys create`"
         )
     return who
+
+
+def heard_while_good(request: Request, who: Principal, credentials: Credentials) -> Request:
+    """Who waits, or reads on, is heard as long as he would be let in: then what comes is not for him."""
+    if not credentials.required:
+        return request
+    there = request.listening
+    return request._replace(listening=lambda: there() and credentials.is_good(who))

@@ -25,11 +25,12 @@ class StoreCalls:
     def __init__(self, ps: Penstock, limits: Limits) -> None:
         self._ps = ps
         self._max_calls = limits.max_calls
+        self.answer_bytes = limits.max_answer_bytes
         self._hop = Hop(limits.threads)
         #: Calls that run, or wait for their turn.
         self.running = 0
         self.alone = Alone(ps)
-        self.polls = Polls(ps, self._hop, limits.max_polls)
+        self.polls = Polls(ps, self._hop, limits.max_polls, limits.max_answer_bytes)
         self._enqueue = Together(self._enqueue_now, self._hop, _payload_bytes)
         self._ack = Together(self._ack_now, self._hop, lambda receipts: 0)
 

@@ -65,6 +65,9 @@ class NoCredentials:
     def by_certificate(self, name: str) -> Principal | None:
         return None
 
+    def is_good(self, who: Principal) -> bool:
+        return True
+
     def refresh(self) -> list[str]:
         return []
 
@@ -76,6 +79,7 @@ class _Known:
         self.tokens: dict[str, tuple[Principal, int]] = {}
         self.access_keys: dict[str, tuple[Principal, int, str]] = {}
         self.certificates: dict[str, tuple[Principal, int]] = {}
+        self.principals: dict[str, tuple[Principal, int]] = {}
         self.entries: dict[str, KeyEntry] = {}
         #: By principal, whichever place it was read from.
         self.secrets: dict[str, str] = {}
@@ -108,7 +112,7 @@ class CredentialsFile:
             return []
         self._seen = marks
         try:
-            known = _read(self._path, self._environ)
+            known = _read(self._path, self._environ, self._known)
         except InvalidConfig as error:
             trouble = [f"{error}; the credentials before are still in use"]
             if trouble != self.trouble:
@@ -136,6 +140,9 @@ class CredentialsFile:
     def by_certificate(self, name: str) -> Principal | None:
         return self._unexpired(self._known.certificates.get(name))
 
+    def is_good(self, who: Principal) -> bool:
+        return self._unexpired(self._known.principals.get(who.name)) is who
+
     def _unexpired(self, found: tuple[Principal, int] | None) -> Principal | None:
         return found[0] if found is not None and self._clock.now_ns() < found[1] else None
 
@@ -153,14 +160,15 @@ def read_entries(path: str, environ: Mapping[str, str]) -> dict[str, KeyEntry]:
     return _read(path, environ).entries
 
 
-def _read(path: str, environ: Mapping[str, str]) -> _Known:
+def _read(path: str, environ: Mapping[str, str], before: _Known | None = None) -> _Known:
+    """A principal of whom nothing has changed since `before` stays the same object."""
     _check_mode(path, "credentials file")
     reader = Reader(path, environ, Path(path).parent)
     tree = reader.document(Path(path), ("keys",))
     reader.check_keys("", tree, ("keys",))
     known = _Known()
     for name, value in reader.mapping("keys", tree.get("keys")).items():
-        _add(reader, known, name, value)
+        _add(reader, known, before or _Known(), name, value)
     return known
 
 
@@ -174,26 +182,29 @@ def _check_mode(path: str, what: str) -> None:
         raise InvalidConfig(f"{what} {path} can be read by others; chmod 600 {path}")
 
 
-def _add(reader: Reader, known: _Known, name: str, value: object) -> None:
+def _add(reader: Reader, known: _Known, before: _Known, name: str, value: object) -> None:
     key = join("keys", name)
     _check_text(reader, key, name)
     types = types_of(KeyEntry)
     values: dict[str, Any] = reader.fields(key, types, reader.mapping(key, value, types))
     entry = msgspec.convert(values, KeyEntry)
-    who = Principal(name, _grants(reader, key, entry))
     until_ns = _until_ns(reader, key, entry.expires_at)
+    if entry.aws_access_key is not None:
+        known.secrets[name] = _secret(reader, known, key, entry)
+    known.entries[name] = entry
+    who = Principal(name, _grants(reader, key, entry))
+    if name in before.principals and before.of(name) == known.of(name):
+        who, _ = before.principals[name]
+    known.principals[name] = who, until_ns
     if entry.token_sha256 is not None:
         if not _HASH.fullmatch(entry.token_sha256):
             raise reader.refusal(f"{key}.token_sha256", "is not 64 hexadecimal digits")
         _put(reader, f"{key}.token_sha256", known.tokens, entry.token_sha256, (who, until_ns))
     if entry.aws_access_key is not None:
-        known.secrets[name] = secret = _secret(reader, known, key, entry)
-        _put(
-            reader, f"{key}.aws_access_key", known.access_keys, entry.aws_access_key, (who, until_ns, secret)
-        )
+        found = (who, until_ns, known.secrets[name])
+        _put(reader, f"{key}.aws_access_key", known.access_keys, entry.aws_access_key, found)
     if entry.certificate is not None:
         _put(reader, f"{key}.certificate", known.certificates, entry.certificate, (who, until_ns))
-    known.entries[name] = entry
 
 
 def _check_text(reader: Reader, key: str, name: str) -> None:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from email.utils import formatdate
 from typing import Any
@@ -46,7 +46,7 @@ class Door:
         #: Sockets that are no connection yet: their handshake is under way.
         self._entering: set[asyncio.Task[None]] = set()
         self._socket: socket.socket | None = None
-        self._tls: ssl.SSLContext | None = None
+        self._tls: Callable[[], ssl.SSLContext] | None = None
         self._date = (0, b"")
         self.heard = Heard()
         self._looking: asyncio.TimerHandle | None = None
@@ -55,8 +55,10 @@ class Door:
 
     # -- letting in
 
-    def open(self, bound: socket.socket, tls: ssl.SSLContext | None = None, backlog: int = 100) -> None:
-        """Listen, from now on."""
+    def open(
+        self, bound: socket.socket, tls: Callable[[], ssl.SSLContext] | None = None, backlog: int = 100
+    ) -> None:
+        """Listen, from now on. `tls` gives what each handshake is made with."""
         bound.setblocking(False)
         bound.listen(backlog)
         self._socket, self._tls = bound, tls
@@ -94,11 +96,10 @@ class Door:
 
     async def _enter(self, comer: socket.socket) -> None:
         """Until it is a connection. Who does not shake hands in time, or not at all, is nobody."""
-        times = {} if self._tls is None else {"ssl_handshake_timeout": self.limits.read_timeout_s}
+        tls = None if self._tls is None else self._tls()
+        times = {} if tls is None else {"ssl_handshake_timeout": self.limits.read_timeout_s}
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                self.connection, comer, ssl=self._tls, **times
-            )
+            await asyncio.get_running_loop().connect_accepted_socket(self.connection, comer, ssl=tls, **times)
         except (OSError, asyncio.CancelledError):
             comer.close()
 
@@ -115,6 +116,11 @@ class Door:
         return Connection(self)
 
     # -- while it is open
+
+    def retire(self) -> None:
+        """The certificates are others: whoever was let in by those before comes in anew."""
+        for connection in list(self.connections):
+            connection.retire()
 
     def start(self) -> None:
         """Look for those that dawdle, from now on."""

@@ -84,6 +84,9 @@ class Calls(Protocol):
     Errors are those of the facade; `Busy` if there is no room.
     """
 
+    #: So many bytes of messages are answered at once: see `portions`.
+    answer_bytes: int
+
     async def run(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """Any call, in a thread of a bounded number."""
         ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 import httptools
 
 from penstock.server.endpoint import About, Request, Response
+from penstock.server.head import ONCE, Head, target, words, wrong
 
 if TYPE_CHECKING:
     from penstock.server.door import Door
@@ -43,15 +44,6 @@ _OFFERS = ("connection", "upgrade", "http2-settings")
 
 class _Refused(Exception):
     """Ends the parsing of a request that was refused."""
-
-
-class Head(NamedTuple):
-    """What is known of a request before its body."""
-
-    method: str
-    path: str
-    query: str
-    headers: dict[str, str]
 
 
 class App(Protocol):
@@ -94,6 +86,10 @@ class Connection(asyncio.Protocol):
         #: What comes next is not taken before what came is answered.
         self._is_paused = False
         self._is_upgrading = False
+        #: The client has sent all that it will: it may have gone.
+        self._has_ended = False
+        #: With what has arrived the connection ends.
+        self._is_last = False
         self._head: Head | None = None
         self._head_bytes = 0
         #: A body in many small pieces takes no more room than one in a few.
@@ -155,7 +151,7 @@ class Connection(asyncio.Protocol):
         """Nothing else is spoken here: the request is read again as if that had not been offered."""
         parser = self._parser
         kept = [(name, value) for name, value in self._headers.items() if name not in _OFFERS]
-        if "close" in _words(self._headers.get("connection", "")):
+        if "close" in words(self._headers.get("connection", "")):
             kept.append(("connection", "close"))
         start = f"{parser.get_method().decode()} {self._url.decode('latin-1')}"
         lines = [f"{start} HTTP/{parser.get_http_version()}\r\n"]
@@ -163,6 +159,11 @@ class Connection(asyncio.Protocol):
         self._parser = httptools.HttpRequestParser(self)
         self._is_upgrading, self._is_reading = False, False
         self.data_received("".join([*lines, "\r\n"]).encode("latin-1") + rest)
+
+    def eof_received(self) -> bool:
+        """What has arrived is answered. Whoever has gone looks the same: nothing is leased for it."""
+        self._has_ended = self._is_last = True
+        return self._is_answering and self._transport.can_write_eof()  # With TLS both ways end.
 
     def pause_writing(self) -> None:
         loop = asyncio.get_running_loop()
@@ -193,8 +194,8 @@ class Connection(asyncio.Protocol):
         if self._head is not None:
             return  # Behind a body in chunks: nobody has looked at it when the request was let in.
         known = name.decode("latin-1").lower()
-        if known == "host" and known in self._headers:
-            self._refuse(400, "a request has one header `Host`, and this one has several")
+        if known in ONCE and known in self._headers:
+            self._refuse(400, f"a request has one header `{known}`, and this one has several")
             raise _Refused
         self._headers[known] = value.decode("latin-1")
 
@@ -205,14 +206,15 @@ class Connection(asyncio.Protocol):
             raise _Refused
 
     def on_headers_complete(self) -> None:
-        path, _, query = _target(self._url.decode("latin-1")).partition("?")
+        path, _, query = target(self._url.decode("latin-1")).partition("?")
         method, headers = self._parser.get_method().decode(), self._headers
+        version = self._parser.get_http_version()
         self._head = Head(method, path, query, headers)
         self._head_bytes = 0
         self._is_upgrading = self._parser.should_upgrade()
-        wrong = _wrong(self._parser.get_http_version(), path, headers)
-        if wrong is not None:
-            self._refuse(*wrong)
+        refusal = wrong(version, self._head)
+        if refusal is not None:
+            self._refuse(*refusal)
             raise _Refused
         length = headers.get("content-length", "0")
         if length.isdecimal() and int(length) > self._door.limits.max_body_bytes:
@@ -222,6 +224,7 @@ class Connection(asyncio.Protocol):
             self._admit()
         if (
             headers.get("expect", "").lower() == "100-continue"
+            and version != "1.0"
             and not self._is_answering | self._is_upgrading
         ):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -287,6 +290,9 @@ class Connection(asyncio.Protocol):
     # -- answering ------------------------------------------------------------------------------
 
     def _listening(self) -> bool:
+        return self._is_writable() and not self._has_ended
+
+    def _is_writable(self) -> bool:
         return self._is_open and not self._transport.is_closing()
 
     async def _answer_all(self) -> None:
@@ -296,7 +302,8 @@ class Connection(asyncio.Protocol):
                 response = await self._door.app.answer(request)
                 if version == "1.0" and not isinstance(response.body, bytes):
                     keeps = False  # Its end is the connection's.
-                keeps = keeps and not self._door.is_stopping
+                is_last = self._is_last or self._door.is_stopping
+                keeps = keeps and (not is_last or bool(self._ahead))
                 await self._send(response, keeps, request.method, version)
                 # Who does not take one answer gets no other: they would pile up here.
                 if self._writable is not None:
@@ -317,7 +324,7 @@ class Connection(asyncio.Protocol):
     async def _send(self, response: Response, keeps: bool, method: str, version: str) -> None:
         body = response.body
         if isinstance(body, bytes):
-            if self._listening():
+            if self._is_writable():
                 header = self._header(response, f"content-length: {len(body)}\r\n", keeps, version)
                 if method == "HEAD":
                     self._transport.write(header)
@@ -327,7 +334,7 @@ class Connection(asyncio.Protocol):
                     await self._send_large(header, body)
             return
         try:
-            if self._listening():
+            if self._is_writable():
                 form = "transfer-encoding: chunked\r\n" if version != "1.0" else ""
                 self._transport.write(self._header(response, form, keeps, version))
                 if method != "HEAD":
@@ -347,7 +354,7 @@ class Connection(asyncio.Protocol):
         rest = memoryview(body)
         for at in range(PIECE_BYTES, len(body), PIECE_BYTES):
             await self._drained()
-            if not self._listening():
+            if not self._is_writable():
                 return
             self._transport.write(rest[at : at + PIECE_BYTES])
 
@@ -356,7 +363,7 @@ class Connection(asyncio.Protocol):
             if piece:
                 self._transport.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
             await self._drained()
-            if not self._listening():
+            if not self._is_writable():
                 return
 
     async def _drained(self) -> None:
@@ -402,6 +409,12 @@ class Connection(asyncio.Protocol):
             self._transport.close()
             # With TLS it is not closed before the client says so too, and who idles says nothing.
             asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
+
+    def retire(self) -> None:
+        """What it began with is no longer good: it ends with the request that it is at."""
+        self._is_last = True
+        if not self._is_reading:
+            self.finish()
 
     def abort(self) -> None:
         self._is_deaf = True
@@ -458,32 +471,6 @@ class _Read(NamedTuple):
     request: Request
     version: str
     keeps: bool
-
-
-def _wrong(version: str, path: str, headers: Mapping[str, str]) -> tuple[int, str] | None:
-    """What a request of HTTP/1.1 is not, though the parser takes it."""
-    if version not in ("1.0", "1.1"):
-        return 400, "this is not a request of HTTP/1.1"
-    if version == "1.1" and "host" not in headers:
-        return 400, "a request of HTTP/1.1 has the header `Host`"
-    if not path.startswith("/"):
-        return 400, "the target of a request must be a path"
-    if "transfer-encoding" in headers and _words(headers["transfer-encoding"]) != ["chunked"]:
-        return 501, "accepted for Transfer-Encoding: chunked"
-    return None
-
-
-def _words(value: str) -> list[str]:
-    """Of a header that is a list."""
-    return [word.strip().lower() for word in value.split(",")]
-
-
-def _target(url: str) -> str:
-    """The path and query, also of a URL as it is sent to a proxy."""
-    if not url.startswith(("http://", "https://")):
-        return url
-    _, slash, rest = url.partition("//")[2].partition("/")
-    return slash + rest
 
 
 def _certificate_name(transport: asyncio.BaseTransport) -> str | None:

@@ -18,6 +18,7 @@ from penstock.message import Delivery
 from penstock.penstock import Penstock
 from penstock.queue import Queue
 from penstock.server.endpoint import Busy
+from penstock.server.portions import portioned
 
 log = logging.getLogger("penstock.server")
 
@@ -65,10 +66,11 @@ class _Poll:
 class Polls:
     """The lines of all queues."""
 
-    def __init__(self, ps: Penstock, hop: Hop, max_polls: int) -> None:
+    def __init__(self, ps: Penstock, hop: Hop, max_polls: int, answer_bytes: int) -> None:
         self._ps = ps
         self._hop = hop
         self._max_polls = max_polls
+        self._answer_bytes = answer_bytes
         self._lines: dict[str, _Line] = {}
         self._is_stopping = False
         self._let_go_at_s = 0.0
@@ -95,7 +97,8 @@ class Polls:
         try:
             line = self._lines.get(queue)
             if line is None:
-                line = self._lines[queue] = _Line(self._ps, self._hop, queue, self._forget)
+                line = _Line(self._ps, self._hop, queue, self._answer_bytes, self._forget)
+                self._lines[queue] = line
             return await line.join(poll)
         finally:
             self.waiting -= 1
@@ -131,11 +134,14 @@ class Polls:
 class _Line:
     """Those who want messages of one queue."""
 
-    def __init__(self, ps: Penstock, hop: Hop, queue: str, forget: Callable[[str], None]) -> None:
+    def __init__(
+        self, ps: Penstock, hop: Hop, queue: str, answer_bytes: int, forget: Callable[[str], None]
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._ps = ps
         self._hop = hop
         self._queue = queue
+        self._answer_bytes = answer_bytes
         self._forget = forget
         self._polls: deque[_Poll] = deque()
         self._looking: asyncio.Task[None] | None = None
@@ -237,13 +243,15 @@ class _Line:
         watches = waits and (self._is_stale or self._stop_watching is None)
         stale = self._stop_watching if watches else None
         lease_s, consumer = group[0].terms
+        # Of several nobody gets more than the few that each wants.
+        answer_bytes = self._answer_bytes if len(group) == 1 else None
 
         def call() -> _Found:
             if stale is not None:
                 stale()
             queue = self._ps.queue(self._queue)
             stop = queue.watch(self._tell) if watches else None
-            return leased(queue, wanted, lease_s, consumer, stop)
+            return leased(queue, wanted, lease_s, consumer, answer_bytes, stop)
 
         if watches:
             self._stop_watching, self._is_stale = None, False
@@ -342,11 +350,25 @@ def _wants(poll: _Poll) -> bool:
 
 
 def leased(
-    queue: Queue, wanted: int, lease_s: float | None, consumer: str, stop: Stop | None = None
+    queue: Queue,
+    wanted: int,
+    lease_s: float | None,
+    consumer: str,
+    answer_bytes: int | None = None,
+    stop: Stop | None = None,
 ) -> _Found:
-    """What can be had now, and when to look again."""
+    """What can be had now, as far as there is room for it, and when to look again."""
     try:
-        return _Found(*queue.lease_or_due(wanted, lease_s, consumer), stop)
+        if answer_bytes is None:
+            return _Found(*queue.lease_or_due(wanted, lease_s, consumer), stop)
+        again_s = 0.0
+
+        def take(count: int) -> Sequence[Delivery]:
+            nonlocal again_s
+            found, again_s = queue.lease_or_due(count, lease_s, consumer)
+            return found
+
+        return _Found(portioned(take, wanted, answer_bytes), again_s, stop)
     except BaseException:
         if stop is not None:
             stop()

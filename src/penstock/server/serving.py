@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from penstock.clock import SystemClock
 from penstock.errors import BackendNotInstalled, BackendUnavailable, InvalidConfig
-from penstock.penstock import Penstock
+from penstock.penstock import DEFAULT, Penstock
 from penstock.server.audit import Audit
 from penstock.server.credentials import CredentialsFile, NoCredentials
 from penstock.server.endpoint import Background
@@ -78,6 +78,11 @@ def is_loopback(host: str) -> bool:
 
 def check_store(ps: Penstock) -> None:
     """Refuse stores that do not answer, or are not well enough to work with. Flat in what they hold."""
+    if ps.backends[DEFAULT].info().backend == "http":
+        raise InvalidConfig(
+            "the store is behind a server already, which keeps a server's own state for itself; serve the "
+            "store where it is, or let clients go to that server"
+        )
     health = ps.health()
     if health.status == "unhealthy":
         reasons = "; ".join(f"{name}: {', '.join(why)}" for name, why in health.reasons.items())
@@ -171,7 +176,7 @@ async def _serve(
     for endpoint in working:
         await endpoint.start()
     connections.open(door, tls.context if tls else None, BACKLOG)
-    watching = loop.create_task(_watch(credentials, tls, Audit(ps, calls)))
+    watching = loop.create_task(_watch(credentials, tls, connections.retire, Audit(ps, calls)))
     host, port = door.getsockname()[:2]
     started(Address("https" if tls else "http", host, port))
     await stopping.wait()
@@ -212,13 +217,15 @@ def _end_at_latest(within_s: float) -> None:
     guard.start()
 
 
-async def _watch(credentials: CredentialsFile | NoCredentials, tls: Tls | None, audit: Audit) -> None:
+async def _watch(
+    credentials: CredentialsFile | NoCredentials, tls: Tls | None, retire: Callable[[], None], audit: Audit
+) -> None:
     """Read files again that have changed; what cannot be read leaves what was read before."""
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         try:
-            if tls is not None:
-                tls.refresh()
+            if tls is not None and tls.refresh():
+                retire()
             changed = credentials.refresh()
         except Exception as error:  # noqa: BLE001  (of one look: the next may go well)
             log.error("files that may have changed cannot be read: %s", type(error).__name__)

@@ -13,7 +13,10 @@ log = logging.getLogger("penstock.server")
 
 
 class Tls:
-    """A context for every handshake; connections that are open keep what they began with."""
+    """The context of now, for every handshake: a new one knows no session of the one before.
+
+    A session that is taken up again is let in by what was looked at when it began, whoever is out since.
+    """
 
     def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
@@ -21,26 +24,25 @@ class Tls:
         self._files = [path for path in (settings.certificate, settings.key, settings.client_ca) if path]
         self._seen = self._marks()
         self._current = self._made()
-        #: Chooses, when somebody says hello, the certificate of now.
-        self.context = self._made()
-        self.context.sni_callback = self._choose
 
-    def refresh(self) -> None:
-        """Read the files again if they changed; if they cannot be used, what was read stays."""
+    def context(self) -> ssl.SSLContext:
+        return self._current
+
+    def refresh(self) -> bool:
+        """Read the files again if they changed; whether what they say is in use now."""
         marks = self._marks()
         if marks == self._seen:
-            return
+            return False
         self._seen = marks
         try:
             self._current = self._made()
-            self.trouble = []
-            log.info("the certificate was read again")
         except InvalidConfig as error:
             self.trouble = [f"{error}; the one before is still in use"]
             log.error("%s", self.trouble[0])
-
-    def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
-        connection.context = self._current
+            return False
+        self.trouble = []
+        log.info("the certificate was read again")
+        return True
 
     def _made(self) -> ssl.SSLContext:
         settings = self._settings

@@ -1,4 +1,4 @@
-"""Replacing the whole set of queues: exactly these exist afterwards, or nothing has changed."""
+"""Replacing the whole set of queues, or declaring some of it: all of that is done, or nothing has changed."""
 
 from __future__ import annotations
 
@@ -79,4 +79,60 @@ class ReplaceQueuesSuite(BackendCase):
             ("queue_created", "new-1"),
             ("queue_created", "new-2"),
             ("queue_deleted", "q"),
+        ]
+
+
+def declare(ps: Penstock, *queues: QueueSettings) -> None:
+    """As a configuration does that names these."""
+    ps.backends["default"].declare_queues(queues)
+
+
+class DeclareQueuesSuite(BackendCase):
+    """`declare_queues`."""
+
+    def test_these_are_made_and_changed_and_others_stay(self, ps: Penstock, q: Queue) -> None:
+        q.enqueue(b"x")
+        ps.create_queue("changed").enqueue(b"changed")
+        declare(ps, QueueSettings(name="changed", lease_s=5), QueueSettings(name="new"))
+        assert names(ps) == ["changed", "new", "q"]
+        assert ps.queue("changed").settings().lease_s == 5
+        assert [drain(ps.queue(name)) for name in names(ps)] == [[b"changed"], [], [b"x"]]
+        before = ps.queues()
+        declare(ps, *before)
+        declare(ps)
+        assert ps.queues() == before
+
+    def test_a_dead_letter_may_be_declared_with_it_or_be_there(self, ps: Penstock, q: Queue) -> None:
+        declare(
+            ps,
+            QueueSettings(name="a", dead_letter="b"),
+            QueueSettings(name="b", dead_letter="q"),
+        )
+        a = ps.queue("a")
+        a.enqueue(b"x")
+        a.reject([take_one(a).receipt])
+        assert drain(ps.queue("b")) == [b"x"]
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            [QueueSettings(name="new"), QueueSettings(name="bad", dead_letter="nowhere")],
+            [QueueSettings(name="q", lease_s=1), QueueSettings(name="new"), QueueSettings(name="new")],
+        ],
+        ids=["dead letter", "twice"],
+    )
+    def test_all_or_nothing_is_declared(self, ps: Penstock, q: Queue, wrong: list[QueueSettings]) -> None:
+        before = ps.queues()
+        with pytest.raises(InvalidConfig):
+            declare(ps, *wrong)
+        assert ps.queues() == before
+
+    @requires("journal")
+    def test_what_is_declared_anew_is_recorded(self, ps: Penstock, q: Queue) -> None:
+        declare(ps, QueueSettings(name="q", lease_s=1), QueueSettings(name="new"))
+        declare(ps, QueueSettings(name="q", lease_s=1), QueueSettings(name="new"))
+        entries = ps.journal("_penstock").scan(after=1)
+        assert sorted((entry.kind, entry.labels[0]) for entry in entries) == [
+            ("queue_created", "new"),
+            ("queue_updated", "q"),
         ]

@@ -41,7 +41,7 @@ from penstock.testing.priority_suite import PrioritySuite
 from penstock.testing.promise_suite import PromiseSuite
 from penstock.testing.race_suite import RaceSuite
 from penstock.testing.receipt_suite import ReceiptSuite
-from penstock.testing.replace_suite import ReplaceQueuesSuite
+from penstock.testing.replace_suite import DeclareQueuesSuite, ReplaceQueuesSuite
 from penstock.testing.restore_suite import RestoreSuite
 from penstock.testing.state_suite import StateSuite
 from penstock.testing.stats_suite import StatsSuite
@@ -92,6 +92,7 @@ class BackendSuite(
     BulkReadSuite,
     BulkPlanSuite,
     AdminSuite,
+    DeclareQueuesSuite,
     ReplaceQueuesSuite,
     StateSuite,
     NameSuite,

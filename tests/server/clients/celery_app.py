@@ -19,7 +19,7 @@ app = Celery("shop", broker=os.environ["BROKER"])
 app.conf.update(
     task_default_queue="work",
     task_ignore_result=True,
-    task_routes={"*.long": {"queue": "late"}},
+    task_routes={"*.long": {"queue": "late"}, "*.slow": {"queue": "late"}},
     broker_connection_retry_on_startup=True,
     broker_transport_options={
         "is_secure": False,
@@ -70,3 +70,10 @@ def long() -> None:
     if is_first:
         threading.Event().wait(600)
     note("ended")
+
+
+@app.task(acks_late=True)
+def slow(seconds: float) -> None:
+    """Takes longer than the queue keeps it for its worker."""
+    threading.Event().wait(seconds)
+    note("slow")

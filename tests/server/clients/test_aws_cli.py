@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from tests.cli.calling import Cli
+from tests.redis.servers import wait_until
 from tests.server.clients.served import environment, signed_server
-from tests.server.processes import TIMEOUT_S, Served
+from tests.server.processes import TIMEOUT_S, Served, serving
 
 AWS = str(Path(sys.executable).parent / "aws")
 
@@ -110,3 +112,22 @@ def test_a_refusal_is_shown_as_the_error_that_it_is(
     found = aws(server, *arguments, **environ)
     assert found.returncode in (254, 255), found.stdout
     assert said in found.stderr
+
+
+def test_a_pair_that_keys_create_has_made_is_let_in_until_it_is_revoked(tmp_path: Path) -> None:
+    """By nothing but commands: what is printed is what the client needs."""
+    file = str(tmp_path / "keys.yaml")
+    cli = Cli(tmp_path)
+    made = cli("keys", "create", "shop", "--grant", "orders=admin", "--aws", "--file", file).out
+    pair = dict(line.split("=") for line in made.splitlines() if line.startswith("AWS_"))
+    assert set(pair) == {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
+    arguments = ("create-queue", "--queue-name", "orders")
+    with serving(tmp_path, "--credentials", file, "--log", "off") as server:
+        assert aws(server, *arguments).returncode != 0
+        found = aws(server, *arguments, **pair)
+        assert found.returncode == 0, found.stderr
+        denied = aws(server, "create-queue", "--queue-name", "other", **pair)
+        assert "AccessDenied" in denied.stderr
+        cli("keys", "revoke", "shop", "--file", file)
+        assert wait_until(lambda: "InvalidClientTokenId" in aws(server, *arguments, **pair).stderr, TIMEOUT_S)
+        assert server.stop() == 0

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from tests.redis.certificates import Authority
 from tests.server.sqs.query_model import written
 
 TIMEOUT_S = 60
@@ -87,6 +88,23 @@ for body in ("1", "2"):
     assert "Messages" not in sqs.receive_message(QueueUrl=url)  # The group waits for it.
     sqs.delete_message(QueueUrl=url, ReceiptHandle=got["ReceiptHandle"])
 assert got["Attributes"]["MessageDeduplicationId"] == "mine"
+"""
+
+#: Before a script: its client and its resource show a certificate.
+CERTIFIED = """
+import os
+from botocore.config import Config
+
+where["config"] = Config(client_cert=(os.environ["CERTIFICATE"], os.environ["CERTIFICATE_KEY"]))
+assert sys.argv[1].startswith("https://")
+try:
+    sqs.list_queues()
+except Exception as error:
+    assert not isinstance(error, ClientError), error  # It ends before it is a request.
+else:
+    raise AssertionError("without a certificate")
+sqs = boto3.client("sqs", **where)
+resource = boto3.resource("sqs", **where)
 """
 
 DENIED = """
@@ -175,6 +193,18 @@ def test_so_it_does_in_the_older_query_protocol(server: Server, tmp_path: Path) 
 
 def test_a_fifo_queue_keeps_order_and_leaves_out_duplicates(server: Server) -> None:
     server.runs(FIFO)
+
+
+def test_over_tls_with_a_certificate_of_the_client_it_is_the_same(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    crt, key = authority.issue("server", "127.0.0.1")
+    mine = dict(zip(("CERTIFICATE", "CERTIFICATE_KEY"), map(str, authority.issue("client")), strict=True))
+    tls = ("--tls-certificate", str(crt), "--tls-key", str(key), "--tls-client-ca", str(authority.path))
+    started = Server(tmp_path, *tls)
+    try:
+        started.runs(CERTIFIED + STANDARD, AWS_CA_BUNDLE=str(authority.path), AWS_MAX_ATTEMPTS="1", **mine)
+    finally:
+        started.stop()
 
 
 def test_signed_requests_are_let_in_and_others_are_not(tmp_path: Path) -> None:

@@ -90,6 +90,9 @@ def test_each_task_is_done_once_and_one_whose_worker_is_killed_by_the_other(tmp_
             shop.waits_for("ended")
             assert [pid for pid, _ in shop.noted("ended")] == [other.pid]
             assert [pid for pid, _ in shop.noted("begun")] == [killed.pid, other.pid]
+            # Done too late, it is acknowledged all the same: nobody else has had it.
+            shop.send("one-slow", str(VISIBILITY_S + 1))
+            shop.waits_for("slow")
             other.send_signal(signal.SIGTERM)
             assert other.wait(TIMEOUT_S) == 0
         _check_tasks(shop, {one.pid, two.pid})

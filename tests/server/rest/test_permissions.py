@@ -139,6 +139,10 @@ SPECIAL: dict[str, tuple[str, Row]] = {
         Row("/queues/q", STORE_ADMIN, {"on_failure": "function on_failure() return 'dead' end"}),
     ),
     "the audit": ("append_entries", Row(f"/journals/{WORLD}/entries", frozenset(), {"entries": []})),
+    "how long the audit is kept": (
+        "configure_world",
+        Row(f"/journals/{WORLD}", frozenset(), {"max_bytes": 1}),
+    ),
     "the server's secret": ("get_state", Row("/state/penstock%2Fserver%2Fsecret", frozenset())),
     "the server's secret, to set": (
         "put_state",

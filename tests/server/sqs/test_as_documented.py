@@ -98,6 +98,22 @@ def test_a_queue_of_another_account_is_not_there(sqs: Any, queue: Named) -> None
     assert server_count(sqs, url) == 0
 
 
+def test_a_queue_is_known_by_its_url_whatever_the_host(sqs: Any, queue: Named) -> None:
+    url = queue()
+    path = url[url.index("/", len("http://")) :]
+    for same in (f"https://sqs.us-east-1.amazonaws.com{path}", f"http://localhost:1{path}/", path):
+        found = sqs.get_queue_attributes(QueueUrl=same, AttributeNames=["QueueArn"])["Attributes"]
+        assert found == {"QueueArn": arn_of(url)}, same
+    for none in (
+        "nothing",
+        "http://localhost/",
+        "http://[",
+        "http://localhost/000000000000/",
+        "http://a/1/q",
+    ):
+        refused(sqs.get_queue_attributes, "InvalidAddress", QueueUrl=none, AttributeNames=["QueueArn"])
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [("aws:team", "a"), ("AWS:team", "a"), ("team", "aws:a"), ("<", "a"), ("a", "&"), ("", "a")],
@@ -274,6 +290,55 @@ def test_an_older_handle_of_a_standard_queue_deletes_nothing_and_is_no_error(
     for _ in range(2):  # Once more is no error either.
         sqs.delete_message(QueueUrl=url, ReceiptHandle=second["ReceiptHandle"])
     assert server_count(sqs, url) == 0
+
+
+def in_line_again(server: Serving, seconds: float) -> None:
+    """What was held for no longer than this; the store has noticed."""
+    server.clock.advance(seconds)
+    while server.ps.sweep():
+        pass
+
+
+def test_the_latest_handle_of_a_standard_queue_deletes_though_its_time_is_over(
+    sqs: Any, queue: Named, server: Serving
+) -> None:
+    """A consumer that takes longer than it said is done with its message all the same: no other has it."""
+    url = queue(VisibilityTimeout="10")
+    for body in ("one", "two", "three", "four"):
+        attribute = {"kind": {"DataType": "Number", "StringValue": "1"}}
+        sqs.send_message(QueueUrl=url, MessageBody=body, MessageAttributes=attribute)
+    handles = [one["ReceiptHandle"] for one in received(sqs, url, MaxNumberOfMessages=10)]
+    in_line_again(server, 11)
+    assert server_count(sqs, url) == 4
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=handles[0])
+    entries = [{"Id": str(n), "ReceiptHandle": handle} for n, handle in enumerate(handles[:3])]
+    done = sqs.delete_message_batch(QueueUrl=url, Entries=entries)
+    assert [one["Id"] for one in done["Successful"]] == ["0", "1", "2"]
+    server.clock.advance(0.01)
+    assert server_count(sqs, url) == 1
+    server.clock.advance(3600)
+    [last] = received(sqs, url, MaxNumberOfMessages=10)
+    assert last["Body"] == "four"
+    sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=last["ReceiptHandle"], VisibilityTimeout=0)
+    sqs.delete_message(QueueUrl=url, ReceiptHandle=last["ReceiptHandle"])
+    server.clock.advance(3600)
+    assert received(sqs, url) == []
+
+
+def test_a_dead_letter_is_deleted_by_its_latest_handle_though_its_time_is_over(
+    sqs: Any, queue: Named, server: Serving
+) -> None:
+    dead = queue(VisibilityTimeout="10")
+    policy = {"deadLetterTargetArn": arn_of(dead), "maxReceiveCount": 1}
+    url = queue(RedrivePolicy=json.dumps(policy), VisibilityTimeout="10")
+    sqs.send_message(QueueUrl=url, MessageBody="b")
+    assert len(received(sqs, url)) == 1
+    in_line_again(server, 11)
+    [letter] = received(sqs, dead)
+    in_line_again(server, 11)
+    sqs.delete_message(QueueUrl=dead, ReceiptHandle=letter["ReceiptHandle"])
+    server.clock.advance(3600)
+    assert received(sqs, dead) == received(sqs, url) == []
 
 
 # -- fifo

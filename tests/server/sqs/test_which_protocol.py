@@ -61,10 +61,12 @@ def test_requests_of_either_protocol_are_claimed_and_no_others(
 
 
 def test_an_action_in_the_query_of_the_root_is_answered_in_xml(ps: Penstock) -> None:
-    response = asked(ps, "GET", "/", "Action=ListQueues&Version=2012-11-05", {"host": "here:9324"})
+    response = asked(ps, "GET", "/", "Action=ListQueues&Version=2012-11-05", {"host": "localhost:9324"})
     found = ElementTree.fromstring(text_of(response))
     assert (response.status, found.tag) == (200, f"{SPACE}ListQueuesResponse")
-    assert found.findtext(f"{SPACE}ListQueuesResult/{SPACE}QueueUrl") == "http://here:9324/000000000000/q"
+    assert (
+        found.findtext(f"{SPACE}ListQueuesResult/{SPACE}QueueUrl") == "http://localhost:9324/000000000000/q"
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,6 +76,18 @@ def test_a_form_that_names_no_action_is_told_what_is_missing(ps: Penstock, query
     response = asked(ps, "GET", "/", query, {})
     found = ElementTree.fromstring(text_of(response))
     assert (response.status, found.findtext(f"{SPACE}Error/{SPACE}Code")) == (400, code)
+
+
+@pytest.mark.parametrize(
+    ("said", "scheme"),
+    [("https", "https"), ("HTTPS, http", "https"), ("http", "http"), ("javascript", "http"), ("", "http")],
+)
+def test_the_url_of_a_queue_leads_back_through_the_proxy_that_ends_tls(
+    ps: Penstock, said: str, scheme: str
+) -> None:
+    headers = {"host": "queues.example"} | ({"x-forwarded-proto": said} if said else {})
+    answer = asked(ps, "GET", "/", "Action=GetQueueUrl&QueueName=q", headers)
+    assert f">{scheme}://queues.example/000000000000/q<".encode() in text_of(answer)
 
 
 def test_a_target_of_another_service_is_no_action_of_this_one(ps: Penstock) -> None:

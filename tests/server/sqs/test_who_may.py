@@ -107,6 +107,9 @@ class Keys:
     def by_certificate(self, name: str) -> Principal | None:
         return None
 
+    def is_good(self, who: Principal) -> bool:
+        return True
+
     def by_access_key(self, access_key: str) -> tuple[Principal, str] | None:
         permission, _, pattern = access_key.partition("/")
         if permission not in PERMISSIONS:
@@ -266,6 +269,28 @@ def test_a_body_that_is_not_signed_is_refused_though_everything_else_is(guarded:
     sqs.meta.events.register("before-sign.sqs.CreateQueue", unsigned)
     assert call(sqs, guarded, "CreateQueue", "unsigned") == "SignatureDoesNotMatch"
     assert "unsigned" not in {queue.name for queue in guarded.ps.queues()}
+
+
+@pytest.mark.parametrize("protocol", ["json", "query"])
+def test_a_client_whose_sdk_signs_no_content_type_is_let_in(
+    guarded: Serving, query_models: str, protocol: str
+) -> None:
+    """As those of PHP and of JavaScript before version 3."""
+    sqs = client(guarded.url, query_models if protocol == "query" else None, access_key="admin/*")
+    kinds: list[str] = []
+
+    def take_off(request: Any, **more: Any) -> None:
+        kinds.append(request.headers["Content-Type"])
+        del request.headers["Content-Type"]
+
+    def put_on(request: Any, **more: Any) -> None:
+        assert b"content-type" not in request.headers["Authorization"]
+        request.headers["Content-Type"] = kinds[-1]
+
+    sqs.meta.events.register("before-sign.sqs", take_off)
+    sqs.meta.events.register("before-send.sqs", put_on)
+    assert call(sqs, guarded, "CreateQueue", f"untyped-{protocol}") == ""
+    assert len(kinds) == 1
 
 
 def test_a_session_token_proves_nothing(guarded: Serving) -> None:

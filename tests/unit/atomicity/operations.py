@@ -241,6 +241,12 @@ CASES: dict[str, Case] = {
         ),
         arrange_full_queue,
     ),
+    "declare queues": Case(
+        lambda s, _: s.backend.declare_queues(
+            [queue_settings("new", {}), queue_settings("kept", {"lease_s": 1})]
+        ),
+        arrange_full_queue,
+    ),
     "append to a new journal": Case(
         lambda s, _: s.backend.append_entries("world", [Entry("k", b"1"), Entry("k", b"2", vector=[1.0])])
     ),

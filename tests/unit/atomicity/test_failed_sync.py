@@ -20,6 +20,7 @@ CALLS: dict[str, Callable[[EmbeddedBackend], object]] = {
     "delete_queue": lambda b: b.delete_queue("q"),
     "delete_queue of one that does not exist": lambda b: b.delete_queue("nowhere"),
     "replace_queues": lambda b: b.replace_queues([]),
+    "declare_queues": lambda b: b.declare_queues([queue_settings("new", {})]),
     "queue": lambda b: b.queue("q"),
     "queues": lambda b: b.queues(),
     "enqueue": lambda b: b.enqueue("q", [NewMessage(b"")]),

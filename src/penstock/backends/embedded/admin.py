@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -150,14 +150,27 @@ class Admin:
 
     def replace(self, wanted: Iterable[QueueSettings]) -> None:
         """Exactly these queues exist afterwards: made, changed and deleted in one atomic write."""
+        with self._engine.lock:
+            by_name = self._sound(wanted)
+            self._apply(by_name, [name for name in self._engine.queues if name not in by_name])
+
+    def declare(self, wanted: Iterable[QueueSettings]) -> None:
+        """These exist as they are wanted, made and changed in one atomic write; what else there is stays."""
+        with self._engine.lock:
+            self._apply(self._sound(wanted), [])
+
+    def _sound(self, wanted: Iterable[QueueSettings]) -> dict[str, QueueSettings]:
+        """What is damaged stays as it is, until a repair has looked at it; the others are served."""
+        damaged = self._engine.damaged
+        return {name: one for name, one in _unique(wanted).items() if name not in damaged}
+
+    def _apply(self, by_name: Mapping[str, QueueSettings], surplus: Sequence[str]) -> None:
+        """Make and change these, and delete those."""
         engine = self._engine
-        # What is damaged stays as it is, until a repair has looked at it; the others are served.
-        by_name = {name: one for name, one in _unique(wanted).items() if name not in engine.damaged}
         with engine.lock:
-            names = set(by_name)
+            names = {*engine.queues, *by_name}.difference(surplus)
             for settings in by_name.values():
                 self._check(settings, names)
-            surplus = [name for name in engine.queues if name not in by_name]
             changes = [("queue_deleted", engine.queues[name]) for name in surplus]
             created = []
             with engine.transaction() as txn:

@@ -171,6 +171,10 @@ class EmbeddedBackend(Served):
         self._hooking.check(settings)
         self._engine.durably(lambda: self._admin.change(lambda: self._admin.replace(settings)))
 
+    def declare_queues(self, settings: Sequence[QueueSettings]) -> None:
+        self._hooking.check(settings)
+        self._engine.durably(lambda: self._admin.change(lambda: self._admin.declare(settings)))
+
     def queues(self) -> list[QueueSettings]:
         return self._admin.settings()
 

@@ -75,6 +75,9 @@ class Forwarded:
     def replace_queues(self, settings: Sequence[QueueSettings]) -> None:
         self._call("replace_queues", settings)
 
+    def declare_queues(self, settings: Sequence[QueueSettings]) -> None:
+        self._call("declare_queues", settings)
+
     def queues(self) -> list[QueueSettings]:
         return cast("list[QueueSettings]", self._call("queues"))
 

@@ -19,6 +19,7 @@ from penstock.backends.http.place import Place
 #: What takes as long as there is to do.
 _LONG = frozenset(
     {"check", "reindex", "rekey", "sweep", "purge", "redrive", "replace_queues", "delete_queue"}
+    | {"declare_queues"}
     | {"take_snapshot", "commit_write", "abort_write"}
 )
 #: Where these have the time that they wait.

@@ -7,7 +7,7 @@ import os
 import re
 import ssl
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from penstock.config import BackendSettings, masked_url
@@ -15,7 +15,9 @@ from penstock.errors import InvalidConfig
 
 VARIABLE = "PENSTOCK_TOKEN"
 MSGPACK = "application/msgpack"
-_OPTIONS = ("token", "ca_file", "allow_plaintext")
+#: The authority to trust, and what is shown to a server that wants a certificate of its clients.
+_FILES = ("ca_file", "cert_file", "key_file")
+_OPTIONS = ("token", *_FILES, "allow_plaintext")
 _TOKEN = re.compile(r"[!-~]+")
 
 
@@ -75,6 +77,8 @@ def read(settings: BackendSettings, environ: Mapping[str, str] = os.environ) -> 
             "before the host: https://KEY@host"
         )
     options = {**settings.options, **dict(asked)}
+    # Processes elsewhere are started in other folders.
+    options |= {name: os.path.abspath(str(options[name])) for name in _FILES if options.get(name)}
     unknown = options.keys() - set(_OPTIONS)
     if unknown:
         raise InvalidConfig(f"{shown}: unknown option {min(unknown)!r}; accepted: {', '.join(_OPTIONS)}")
@@ -91,16 +95,31 @@ def read(settings: BackendSettings, environ: Mapping[str, str] = os.environ) -> 
     headers = {"accept": MSGPACK}
     if token:
         headers["authorization"] = f"Bearer {token}"
-    tls = None if is_plain else _context(str(options.get("ca_file", "")), shown)
+    if is_plain and (options.get("cert_file") or options.get("key_file")):
+        raise InvalidConfig(f"{shown}: cert_file and key_file go with https")
+    tls = None if is_plain else _context(options, shown)
     more = {name: str(value) for name, value in options.items() if name != "token"}
     return Place(shown, host, port, parts.path.rstrip("/"), headers, tls, more)
 
 
-def _context(ca_file: str, shown: str) -> ssl.SSLContext:
+def _context(options: Mapping[str, Any], shown: str) -> ssl.SSLContext:
+    authority, certificate, key = (options.get(name) or None for name in _FILES)
+    if key is not None and certificate is None:
+        raise InvalidConfig(f"{shown}: key_file goes with cert_file")
+    what = f"ca_file {authority!r}"
     try:
-        return ssl.create_default_context(cafile=ca_file or None)
-    except (OSError, ssl.SSLError) as error:
-        raise InvalidConfig(f"{shown}: ca_file {ca_file!r} cannot be read: {error}") from None
+        context = ssl.create_default_context(cafile=authority)
+        if certificate is not None:
+            what = f"cert_file {certificate!r} with key_file {key or certificate!r}"
+            context.load_cert_chain(certificate, key, password=_no_password)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        raise InvalidConfig(f"{shown}: {what} cannot be used: {why}") from None
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted, and there is nobody to ask for its password")
 
 
 def _is_loopback(host: str) -> bool:

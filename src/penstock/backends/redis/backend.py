@@ -124,9 +124,9 @@ class RedisBackend:
         self._moving = Moving(engine, self._looking, transferring)
         self._journals = Journals(engine)
         self._numbers = Numbers(engine, self._leasing, settling, self._durability)
-        self._rekeying = Rekeying(engine, self._worlds, self._catalogue)
         place = place_of(server.settings)
         self._snapshots, self._writing = Snapshots(engine, place), Writing(engine, place)
+        self._rekeying = Rekeying(engine, self._worlds, self._catalogue, self._snapshots, self._writing)
         self._restoring = Restoring(engine, sort.name)
         further = (self._snapshots.sweep, self._writing.resume)
         self._sweeping = Sweeping(
@@ -156,6 +156,10 @@ class RedisBackend:
     def replace_queues(self, settings: Sequence[QueueSettings]) -> None:
         self._hooking.check(settings)
         self._catalogue.replace(settings)
+
+    def declare_queues(self, settings: Sequence[QueueSettings]) -> None:
+        self._hooking.check(settings)
+        self._catalogue.declare(settings)
 
     def queues(self) -> list[QueueSettings]:
         return self._catalogue.settings()

@@ -18,8 +18,9 @@ from penstock.redis_settings import RedisSettings
 MAX_REDIRECTIONS = 16
 #: While a slot moves, calls of several of its keys are put off: so long that is waited for.
 MOVING_S = 30.0
-#: What a call that is sent again writes beside its key: Valkey has replicas confirm what a connection wrote
-#: itself, and a call that is recognised writes nothing.
+#: What is written beside the key of a call that replicas are to confirm. Valkey has them confirm what a
+#: connection wrote itself; and what a call answers by, another may have written: a message that is there
+#: already, or a call that is recognised.
 MARK, MARK_MS = b":w", 60_000
 #: A script whose answer got lost is sent again for so long: servers recognise it for a minute.
 RECOGNISED_S = 45.0
@@ -130,7 +131,7 @@ class Sender:
                 # What opened the breaker says more than that it is open.
                 told = last if last and isinstance(trouble, BackendUnavailable) else trouble
                 for call in pending:
-                    call.finish(failures.translated(told, self.where))
+                    call.finish(self._told(told))
                 return
             last = trouble
 
@@ -178,7 +179,9 @@ class Sender:
         trouble: Exception | None = None
         commands = [c for call in calls for c in _with_asking(call.command(), asking)]
         confirmed = [call for call in calls if call.is_confirmed and self._settings.min_replicas]
-        marks = [call.key + MARK for call in confirmed if call.is_sent and call.key is not None]
+        # Not where a slot is on its way to: what moves it fails on a key that is there already.
+        marked = [call for call in confirmed if call.is_sent] if asking else confirmed
+        marks = [call.key + MARK for call in marked if call.key is not None][:1]
         for key in marks:
             commands += _with_asking(("SET", key, "", "PX", MARK_MS), asking)
         if confirmed:
@@ -250,13 +253,17 @@ class Sender:
             call.finish(failures.translated(reply, self.where))
         return None
 
+    def _told(self, trouble: Exception) -> PenstockError:
+        """What users see of it; who waits for a new password may ask again, however late that comes."""
+        error = failures.translated(trouble, self.where)
+        if failures.is_denied(trouble) and self._may_have_new_credentials():
+            error.retryable = True
+        return error
+
     def _may_have_new_credentials(self) -> bool:
         """Look again: whoever changes a password on the server changes it for us too."""
         password = self._settings.password
-        if password is None or not password.can_change:
-            return False
-        self._renew()
-        return True
+        return password is not None and password.can_change
 
     def _renew(self) -> None:
         for pool in self._topology.pools():
@@ -267,6 +274,7 @@ class Sender:
         if failures.is_denied(trouble):
             if not self._may_have_new_credentials():
                 return False
+            self._renew()
         elif not failures.is_trouble(trouble) and not failures.is_for_now(trouble):
             return False
         if failures.is_bad_certificate(trouble):

@@ -101,6 +101,22 @@ class Catalogue:
 
         self._change(changes)
 
+    def declare(self, wanted: Iterable[QueueSettings]) -> None:
+        """These exist as they are wanted; what else there is stays."""
+        by_name = _unique(wanted)
+
+        def changes(version: int) -> list[Change]:
+            rows, damaged = self._engine.rows()
+            for name in by_name:
+                if name in damaged:
+                    raise damaged[name]
+            old = {name: row for name, row in rows.items() if name in by_name}
+            for settings in by_name.values():
+                self._check(settings, old.get(settings.name), {*rows, *by_name})
+            return _differences(old, by_name, lambda settings: self._new(settings, version), version)
+
+        self._change(changes)
+
     def revise(self, name: str, revised: Callable[[QueueRow], QueueRow | None]) -> None:
         """Change what a queue's row has besides its settings; not at all for None."""
 

@@ -332,20 +332,22 @@ class Engine:
 
         With `AT_ONCE` attempts, nothing is waited for.
         """
-        outer = self._acts.has_changed
+        for attempt in range(attempts or MOST_CHANGES):
+            self.patience(attempt)
+            try:
+                return self.once(name, act)
+            except QueueChanged as changed:
+                # Looked at again behind the pause, not before: what changes often would be old by then.
+                self.forget(name, *changed.args)
+        raise restless(name)
+
+    def once(self, name: str, act: Callable[[Known], T]) -> T:
+        """Act on a queue as it is known; `QueueChanged` if it is not so, and nothing was done yet."""
+        outer, self._acts.has_changed = self._acts.has_changed, False
         try:
-            for attempt in range(attempts or MOST_CHANGES):
-                self.patience(attempt)
-                self._acts.has_changed = False
-                q = self.queue(name)
-                try:
-                    return act(q)
-                except QueueChanged as changed:
-                    # Looked at again behind the pause, not before: what changes often would be old by then.
-                    self.forget(name, *changed.args)
+            return act(self.queue(name))
         finally:
             self._acts.has_changed = outer
-        raise restless(name)
 
     def patience(self, attempt: int) -> None:
         if attempt >= AT_ONCE:

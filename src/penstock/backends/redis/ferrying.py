@@ -38,7 +38,7 @@ _ROW = struct.Struct(">QQQH")
 #: Of what a target remembers: when, then the number of the source, and the length of its answers.
 _ARRIVAL = struct.Struct(">QIH")
 
-WENT, REFUSED = b"1", b"2"
+WENT, STAYED = b"1", b"0"
 
 
 class Ferrying(Transferring):
@@ -61,6 +61,8 @@ class Ferrying(Transferring):
         _, _, answers, found = self._engine.run_sealed(
             "depart", [q], lambda: [transfer, encode_intent(intended()), seqs, *ids]
         )
+        if not found:  # None was as it was seen; or all is over, for others have gone on with it meanwhile.
+            return [bytes((answer,)) for answer in answers]
         records = iter(found)
         going: list[tuple[Parcel, StateRecord]] = []
         out: list[bytes] = []
@@ -69,8 +71,6 @@ class Ferrying(Transferring):
             if out[-1] == WENT:
                 raw_id = one.transfer.raw_id
                 going.append((one, self._engine.record_to_settle(q, raw_id, next(records))))
-        if not going:
-            return out
         arrived = self._ferry(q, transfer, intended(), going, texts)
         if arrived is None:
             raise QueueChanged(q.address, target.name)
@@ -128,7 +128,7 @@ class Ferrying(Transferring):
         answers: dict[bytes, bytes],
         texts: Mapping[bytes, str],
     ) -> None:
-        told = b"".join([answers.get(raw_id, REFUSED) for raw_id in intent.ids])
+        told = b"".join([answers.get(raw_id, STAYED) for raw_id in intent.ids])
 
         def sealed(now: Known) -> list[Arg]:
             sent: list[Arg] = [transfer, intent.kind, intent.target.encode(), told]
@@ -162,6 +162,8 @@ class Ferrying(Transferring):
         if raw is None:
             return
         intent = decode_intent(raw[TIME_BYTES:])
+        # As if sent again: nothing arrives before replicas have that it set out, whoever was killed there.
+        self._engine.run("depart", [q], transfer, raw[TIME_BYTES:], b"", *intent.ids)
         target = self._engine.load(intent.target)
         going: list[tuple[Parcel, StateRecord]] = []
         texts: dict[bytes, str] = {}

@@ -35,6 +35,11 @@ def escaped(name: str) -> bytes:
     return _UNSAFE.sub(lambda found: b"%%%02X" % found[0][0], name.encode())
 
 
+def _literally(key: bytes) -> bytes:
+    """A pattern that this alone matches."""
+    return re.sub(rb"([][*?\\])", rb"\\\1", key)
+
+
 class Keys:
     """The keys of one store: whatever shares its prefix."""
 
@@ -81,8 +86,7 @@ class Keys:
 
     def further_lines(self, name: str) -> bytes:
         """What the counters of all lines of a queue's further groups are like, for SCAN."""
-        start = self._prefix + b"{" + escaped(name) + b"}:g:"
-        return re.sub(rb"([][*?\\])", rb"\\\1", start) + b"*:c"
+        return _literally(self._prefix + b"{" + escaped(name) + b"}:g:") + b"*:c"
 
     def group_of(self, name: str, counters: bytes) -> str:
         """The group whose counters have this key."""
@@ -108,6 +112,11 @@ class Keys:
     def staged(self, queue: str, name: str) -> bytes:
         """Rows of a bulk write, or what is known of them."""
         return self._prefix + b"{" + escaped(queue) + b"}:write:" + name.encode()
+
+    @property
+    def all_staged(self) -> bytes:
+        """What the rows of all bulk writes, and what is known of them, are like, for SCAN."""
+        return _literally(self._prefix) + b"{*}:write:*"
 
     def world(self, name: str) -> bytes:
         """The frames of a world."""

@@ -117,6 +117,10 @@ class PlannedCatalogue(Catalogue):
 
     def _apply(self, version: int, changes: Sequence[Change]) -> bool:
         engine = self._engine
+        for op, name, _ in changes:
+            # What is decided is not taken back, and would hold up all others for as long.
+            if op == "u" and self._is_locked(name):
+                raise QueueChanged(name)
         ids = engine.new_ids(max(1, len(entries_of(changes))))
         fence = engine.seals.fence
         rows = [

@@ -36,7 +36,9 @@ from penstock.backends.redis.renewing import Renewing
 from penstock.backends.redis.runs import Runs, runs_of
 from penstock.backends.redis.scripts import script
 from penstock.backends.redis.seals import QUARANTINE, SECRET, SECRET_FIELD, VALUES
+from penstock.backends.redis.snapshots import Snapshots
 from penstock.backends.redis.worlds import Worlds
+from penstock.backends.redis.writing import Writing
 from penstock.backends.unlocking import PLAIN, KeysRow
 from penstock.codec.sealed import key_id_of
 from penstock.errors import (
@@ -60,7 +62,8 @@ HELD_MS = 10_000
 TELL_EVERY = 200
 
 #: The parts, in their order. Those of queues and worlds go through them by name.
-(_SECRET, _VALUES, _QUARANTINE, _TOUCH, _BODIES, _RECORDS, _JOURNALS, _WORLDS, _LOGS, _END) = range(10)
+(_SECRET, _VALUES, _QUARANTINE, _TOUCH, _WRITES, _BODIES) = range(6)
+(_RECORDS, _JOURNALS, _WORLDS, _KEPT, _LOGS, _END) = range(6, 12)
 
 #: field, value -> value as it should be
 _Renew = Callable[[bytes, bytes], bytes]
@@ -92,9 +95,18 @@ _decode = msgspec.msgpack.Decoder(RekeyRow).decode
 class Rekeying:
     """The rekeying of one store."""
 
-    def __init__(self, engine: Engine, worlds: Worlds, catalogue: Catalogue) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        worlds: Worlds,
+        catalogue: Catalogue,
+        snapshots: Snapshots,
+        writing: Writing,
+    ) -> None:
         self._engine = engine
         self._catalogue = catalogue
+        self._snapshots = snapshots
+        self._writing = writing
         self._finishing = Finishing(engine.server)
         self._copying = Copying(engine, worlds, self._go_on)
         self._me = os.urandom(16)
@@ -233,6 +245,10 @@ class Rekeying:
         if row.part == _WORLDS:
             names = [name.decode() for name in self._engine.server.command("HKEYS", keys.worlds)]
             return self._named(row, names, lambda name: self._count(row, self._copying.world(name, renewing)))
+        if row.part == _WRITES:
+            return self._writing.finish_others()
+        if row.part == _KEPT:
+            return self._kept(row)
         if row.part == _TOUCH and not row.name:
             self._catalogue.settle()  # What was decided under another list of keys may make further queues.
         names = [line for name, one in self._engine.every_queue().items() for line in _lines(name, one)]
@@ -349,6 +365,22 @@ class Rekeying:
         row.cursor = bytes(cursor)
         return row.cursor == b"0"
 
+    def _kept(self, row: RekeyRow) -> bool:
+        """What is in no queue and not sealed anew goes: staged rows, snapshots that were taken before."""
+        if row.cursor == b"0":
+            self._writing.forget_others()
+            row.cursor = b"%d" % self._snapshots.last_number()
+        if not self._snapshots.has_ended(int(row.cursor)):
+            self._wait_for("a snapshot that was taken before may be read")
+            self._pause()
+            return False
+        return True
+
+    def _wait_for(self, why: str) -> None:
+        self._waited += 1
+        if self._waited % TELL_EVERY == 0:
+            log.warning("all is rekeyed, but the old keys are kept as long as %s", why)
+
     def _total(self) -> int:
         """About how many values there are."""
         server, keys = self._engine.server, self._engine.keys
@@ -369,9 +401,7 @@ class Rekeying:
         server = self._engine.server
         why = "slots are on their way" if runs.is_moving else self._finishing.waits_for(row.id)
         if why:
-            self._waited += 1
-            if self._waited % TELL_EVERY == 0:
-                log.warning("all is rekeyed, but the old keys are kept as long as %s", why)
+            self._wait_for(why)
             return False
         # Looked at behind that: a server that came meanwhile may lack the last.
         if runs_of(server) == runs:

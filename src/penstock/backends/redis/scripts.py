@@ -11,7 +11,7 @@ from penstock.backends.redis.connecting import Script
 
 #: Scripts that only read, or whose changes happen again by themselves.
 READING = frozenset(
-    ("audit", "dead", "due", "events", "lanes", "list", "look", "stats", "sweep", "world_trim")
+    ("audit", "dead", "due", "events", "keeper", "lanes", "list", "look", "stats", "sweep", "world_trim")
 )
 
 _PARTS = re.compile(r"^--:((?: [a-z]+)+)$", re.MULTILINE)

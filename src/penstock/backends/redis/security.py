@@ -22,7 +22,11 @@ class Credentials(driver.CredentialProvider):
         self._password = settings.password
 
     def get_credentials(self) -> tuple[str] | tuple[str, str]:
-        password = self._password.read() if self._password is not None else ""
+        try:
+            password = self._password.read() if self._password is not None else ""
+        except InvalidConfig as error:
+            error.retryable = True  # Somebody is writing the file.
+            raise
         return (password,) if self._username is None else (self._username, password)
 
 

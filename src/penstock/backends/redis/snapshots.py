@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Iterator
 
 import msgspec
 
@@ -18,6 +19,7 @@ from penstock.backends.bulk import Snapshot
 from penstock.backends.redis.connecting import Server, pairs
 from penstock.backends.redis.engine import DONE, Engine, QueueRow
 from penstock.backends.redis.keys import Keys
+from penstock.backends.redis.records import decode_counters
 from penstock.backends.redis.scripts import script
 from penstock.clock import to_ns
 from penstock.errors import InvalidMessage, PenstockError, QueueNotFound, SnapshotNotFound, StorageCorrupt
@@ -168,6 +170,19 @@ class Snapshots:
                 ended += 1
         return ended
 
+    def last_number(self) -> int:
+        """That of the one that was begun last."""
+        return int(self._engine.server.command("HGET", self._engine.keys.store, "snapshots") or 0)
+
+    def has_ended(self, number: int) -> bool:
+        """Whether nothing is kept any more for those that were begun up to this one."""
+        self.sweep()
+        rows = []
+        for _, raw in pairs(self._engine.server.command("HGETALL", self._engine.keys.snapshots)):
+            with contextlib.suppress(StorageCorrupt):  # Nobody can read it, or end it.
+                rows.append(_unpacked(raw))
+        return all(row.number > number for row in rows)
+
     def _put(self, snapshot_id: str, row: SnapshotRow) -> None:
         put_row(self._engine, snapshot_id, row)
 
@@ -214,19 +229,31 @@ def end(server: Server, keys: Keys, snapshot_id: str, row: SnapshotRow) -> None:
 
     It needs no key of an encrypted store.
     """
-    left = [keys.queue(name.decode()) for name in server.command("HKEYS", keys.queues)]
+    left = [(keys.queue(name.decode()), b"0") for name in server.command("HKEYS", keys.queues)]
+    # Of one that is deleted nothing is kept but for snapshots.
+    left += [(keys.deleted(name, number), b"1") for name, number in _shown(server, keys, snapshot_id)]
     while left:
         hold = script("hold", keys.store_kind)
-        calls = [(hold, queue, [-1, os.urandom(16) + b"0", 0, "drop", row.mark]) for queue in left]
+        calls = [
+            (hold, queue, [-1, os.urandom(16) + b"0", 0, "drop", row.mark, gone]) for queue, gone in left
+        ]
         replies = server.run_many(calls)
         for reply in replies:
             if isinstance(reply, PenstockError):
                 raise reply
-        left = [
-            queue for queue, reply in zip(left, replies, strict=True) if reply[0] == DONE and reply[2] == b"1"
-        ]
+        more = [reply[0] == DONE and reply[2] == b"1" for reply in replies]
+        left = [one for one, is_left in zip(left, more, strict=True) if is_left]
     server.command("DEL", keys.snapshot(snapshot_id))
     server.command("HDEL", keys.snapshots, snapshot_id)
+
+
+def _shown(server: Server, keys: Keys, snapshot_id: str) -> Iterator[tuple[str, int]]:
+    """The queues of a snapshot, each with its number; of one that is damaged, or half taken, none."""
+    raw = server.command("GET", keys.snapshot(snapshot_id))
+    with contextlib.suppress(msgspec.DecodeError):
+        for name, (_, counters, _) in _decode_contents(raw[1:]).queues.items() if raw else ():
+            with contextlib.suppress(StorageCorrupt):
+                yield name, decode_counters(counters).number
 
 
 def release(server: Server, keys: Keys, snapshot: Snapshot) -> None:

@@ -71,13 +71,21 @@ def folder_of(ticket_id: str, version: int) -> str:
 
 def open_stager(ticket: WriteTicket, provider: KeyProvider | None) -> Stager:
     engine = places.opened(ticket.place, provider or EnvironmentKeys(), SystemClock())
-    if (engine.seals.active or "") != ticket.key_id:
+    try:
+        _check_key(engine, ticket)
+    except BaseException:
         engine.server.close()
+        raise
+    return Stager(ticket, engine)
+
+
+def _check_key(engine: Engine, ticket: WriteTicket) -> None:
+    """What is staged under another key, or none, would be refused, and stay as it is until it is swept."""
+    if (engine.seals.active or "") != ticket.key_id:
         raise StorageError(
             f"the store is now written with key {engine.seals.active!r}, and the write began with "
             f"{ticket.key_id!r}: run the job again"
         )
-    return Stager(ticket, engine)
 
 
 class Stager:
@@ -203,8 +211,11 @@ def _us(seconds: float | None) -> int:
 class _ChunkWriter:
     """One chunk in the making."""
 
-    def __init__(self, engine: Engine, queue: str, folder: str, name: str, number: int) -> None:
+    def __init__(
+        self, engine: Engine, ticket: WriteTicket, queue: str, folder: str, name: str, number: int
+    ) -> None:
         self._engine = engine
+        self._ticket = ticket
         self._name = name
         self._number = number
         self._keys = (
@@ -250,6 +261,8 @@ class _ChunkWriter:
         """Send what is pending: once, whatever becomes of the answer."""
         if not self._rows:
             return
+        self._engine.seals.look()
+        _check_key(self._engine, self._ticket)
         sent: list[Arg] = [self._sent, int(STAGED_KEPT_S * 1000), self._name, *self._rows]
         reply = self._engine.server.run(
             self._engine.script("stage"), self._keys, [*self._engine.head(), *sent]
@@ -386,12 +399,18 @@ class _Staging:
             name = f"{self._partition:05}-{self._attempt}-{self._made:04}"
             self._made += 1
             chunk = self._open[queue] = _ChunkWriter(
-                self._engine, queue, self._folder, name, encoder.target.number
+                self._engine, self._ticket, queue, self._folder, name, encoder.target.number
             )
         chunk.add(row)
 
     def _close(self, queue: str) -> None:
         self._chunks.append(self._open.pop(queue).finish())
+
+
+def body_of(row: bytes) -> bytes:
+    """The body in a staged row."""
+    at = 21 + int.from_bytes(row[19:21], "big")
+    return row[at + _TIMES.size if row[0] & FURTHER else at :]
 
 
 def rows_at_once(chunk: Chunk, most_rows: int, most_bytes: int) -> int:

@@ -23,7 +23,8 @@ class StreamNumbers(msgspec.Struct, frozen=True, kw_only=True):
     consumers: int
     #: What no consumer of the group was given yet, or has to be given again.
     lag: int
-    done: int
+    #: What waits, is leased or is dead: its entries are never dropped.
+    undone: int
     max_length: int | None
 
 
@@ -38,7 +39,7 @@ class StreamNumbering:
         return self._engine.with_queue(queue, self._of)
 
     def _of(self, q: Known) -> StreamNumbers:
-        _, _, length, pending, consumers, lag, done = self._engine.run("stream", [q])
+        _, _, length, pending, consumers, lag, undone = self._engine.run("stream", [q])
         most, _ = self._keeping.limit(q.name)
         return StreamNumbers(
             queue=q.name,
@@ -47,7 +48,7 @@ class StreamNumbering:
             pending=pending,
             consumers=consumers,
             lag=lag,
-            done=done,
+            undone=undone,
             max_length=most if isinstance(most, int) else None,
         )
 
@@ -58,12 +59,13 @@ class StreamNumbering:
 
     def reasons(self) -> Iterator[str]:
         """What is wrong with streams; one sentence each."""
-        for own in (groups[0] for groups in self._all()):
-            kept = own.length - own.done
-            if own.max_length is not None and kept >= own.max_length:
+        for groups in self._all():
+            one = max(groups, key=lambda group: group.undone)
+            if one.max_length is not None and one.undone > one.max_length:
+                where = f" in group {one.group!r}" if len(groups) > 1 else ""
                 yield (
-                    f"queue {own.queue!r}: {kept} entries are not done, max_length is {own.max_length}; "
-                    "nothing of them is dropped"
+                    f"queue {one.queue!r}: {one.undone} entries are not done{where}, max_length is "
+                    f"{one.max_length}; nothing of them is dropped"
                 )
 
     def totals(self) -> tuple[int, int]:

@@ -100,9 +100,9 @@ class Sweeping:
 
     def is_mine(self, me: bytes) -> bool:
         """Whether this process keeps house now: one of all that are open is enough."""
-        server, key = self._engine.server, self._engine.keys.sweeper
-        taken = server.command("SET", key, me, "NX", "PX", SWEEPER_MS)
-        return bool(taken) or server.command("GET", key) == me
+        engine = self._engine
+        args = [*engine.head(), me, SWEEPER_MS]
+        return bool(engine.server.run(engine.script("keeper"), [engine.keys.sweeper], args)[1])
 
     def _queue(self, name: str, budget: int) -> int:
         done = self._guarded(name, budget, self._slice)
@@ -150,7 +150,7 @@ class Sweeping:
     def _once(self, name: str, act: Callable[[Known], bool]) -> bool:
         for _ in range(2):
             try:
-                return act(self._engine.queue(name))
+                return self._engine.once(name, act)
             except QueueChanged as changed:
                 self._engine.forget(name, *changed.args)
         return False  # A repair has it: nobody waits for that here.

@@ -16,10 +16,12 @@ import msgspec
 
 from penstock.backends.bulk import UNNAMED, Staged, Target, Txn, WriteTicket, Written
 from penstock.backends.redis.connecting import Arg
-from penstock.backends.redis.engine import Engine, Known, QueueChanged
+from penstock.backends.redis.engine import CHANGED, Engine, Known, QueueChanged
 from penstock.backends.redis.records import decode_counters
-from penstock.backends.redis.staging import WRITER, folder_of, rows_at_once
+from penstock.backends.redis.staging import WRITER, body_of, folder_of, rows_at_once
 from penstock.backends.tables import jobs
+from penstock.backends.unlocking import PLAIN
+from penstock.codec.sealed import key_id_of
 from penstock.errors import (
     BackendUnavailable,
     InvalidMessage,
@@ -190,14 +192,49 @@ class Writing:
             return 1
         return 0
 
+    def finish_others(self) -> bool:
+        """Some slices of what was begun under other keys than new values have; whether there was none.
+
+        Its rows are sealed as they were staged: what rekeys the store must find all of them there.
+        """
+        for job in self._engine.server.command("SMEMBERS", self._engine.keys.jobs[2]):
+            known = self._known(job)
+            if known is not None and not known.is_done and self._is_of_others(known):
+                self._run(job, known, SLICES_AT_ONCE)
+                return False
+        return True
+
+    def _is_of_others(self, known: JobRow) -> bool:
+        try:
+            return _decoded(_decode_job, known.rest).key_id != (self._engine.seals.active or PLAIN)
+        except StorageCorrupt:
+            return False  # Nothing of it can come any more.
+
+    def forget_others(self) -> None:
+        """Staged rows that are sealed with another key, or none: no commit would take them any more."""
+        engine, active = self._engine, self._engine.seals.active
+        for page in engine.server.scan(engine.keys.all_staged):
+            for key in page:
+                if key.endswith((b":chunks", b":done")):
+                    continue
+                for row in engine.server.command("LRANGE", key, 0, 0):
+                    if key_id_of(body_of(row)) != active:
+                        engine.server.command("UNLINK", key)
+
     # -- jobs
+
+    def _is_listed(self, key_id: str) -> bool:
+        row = self._engine.seals.row
+        return key_id == PLAIN if row is None else key_id in row.verifiers
 
     def _known(self, job: bytes) -> JobRow | None:
         raw = self._engine.server.command("HGET", self._engine.keys.jobs[0], job)
         return None if raw is None else _parsed(raw)
 
-    def _call(self, what: str, job: bytes, version: int, ticket: str, rest: bytes) -> JobRow | None:
-        """None where it was done as asked; else what is known already."""
+    def _call(
+        self, what: str, job: bytes, version: int, ticket: str, rest: bytes, fence: bytes = b""
+    ) -> bytes | None:
+        """What is known of it already, b"" where it was done as asked; None where other keys count by now."""
         engine = self._engine
         kept_us = [round(seconds * 1_000_000) for seconds in (jobs.NAMED_KEPT_S, jobs.UNNAMED_KEPT_S)]
         args: list[Arg] = [
@@ -209,16 +246,33 @@ class Writing:
             *kept_us,
             jobs.TXNS_KEPT,
             UNNAMED,
+            fence,
         ]
-        reply = engine.server.run(engine.script("job"), engine.keys.jobs, [*engine.head(), *args])
-        return _parsed(reply[2]) if reply[2] else None
+        keys = [*engine.keys.jobs, engine.keys.store]
+        reply = engine.server.run(engine.script("job"), keys, [*engine.head(), *args])
+        return None if reply[0] == CHANGED else bytes(reply[2])
 
     def _start(self, job: bytes, ticket: WriteTicket, txn: Txn, parts: Sequence[Staged]) -> JobRow:
         """Write down that all of it comes. Whatever speaks against it is said before."""
-        made = self._job(ticket, txn, parts)
-        rest = msgspec.msgpack.encode(made)
-        known = self._call("begin", job, txn.version, ticket.id, rest)
-        return known or JobRow(txn.version, ticket.id, False, rest)
+        rest = msgspec.msgpack.encode(self._job(ticket, txn, parts))
+        while True:
+            # What rekeys the store finishes what was begun before: nothing else may begin under other keys.
+            fence = self._fence(ticket)
+            known = self._call("begin", job, txn.version, ticket.id, rest, fence)
+            if known is not None:
+                return _parsed(known) if known else JobRow(txn.version, ticket.id, False, rest)
+
+    def _fence(self, ticket: WriteTicket) -> bytes:
+        """The list of keys as it is now: new values are still sealed as those that were staged."""
+        seals = self._engine.seals
+        seals.look()
+        fence = seals.fence
+        if ticket.key_id != (seals.active or ""):
+            raise StorageError(
+                f"rows were staged under key {ticket.key_id!r}, but the store is now written with "
+                f"{seals.active!r}: run the job again"
+            )
+        return fence
 
     def _job(self, ticket: WriteTicket, txn: Txn, parts: Sequence[Staged]) -> Job:
         engine = self._engine
@@ -242,12 +296,6 @@ class Writing:
             at_once = rows_at_once(chunk, SLICE_ROWS, SLICE_BYTES)
             order_us = max(ticket.at_ns, ticket.queues[name].order_ns) // 1000
             made.append(Part(name, chunk.number, chunk.name, chunk.rows, at_once, order_us))
-        engine.seals.look()
-        if ticket.key_id != (engine.seals.active or ""):
-            raise StorageError(
-                f"rows were staged under key {ticket.key_id!r}, but the store is now written with "
-                f"{engine.seals.active!r}: run the job again"
-            )
         rejected = sum(part.rejected for part in parts)
         return Job(made, rejected, ticket.at_ns // 1000, ticket.key_id)
 
@@ -284,8 +332,7 @@ class Writing:
         def act(q: Known) -> int:
             if q.number != part.number:
                 raise QueueNotFound(part.queue)
-            row = engine.seals.row
-            if made.key_id and (row is None or made.key_id not in row.verifiers):
+            if not self._is_listed(made.key_id):
                 raise StorageError(
                     f"rows were staged under key {made.key_id!r}, which the store has given up"
                 )

@@ -56,7 +56,7 @@ class Bulk:
         self._max_streams = max_streams
         self._streams = 0
         self._tickets = Tickets(ps)
-        self._answers: dict[str, Callable[[Principal, bytes], Awaitable[Response]]] = {
+        self._answers: dict[str, Callable[[Principal, Request], Awaitable[Response]]] = {
             "plan": self._plain(self._plan),
             "renew": self._plain(self._renew),
             "release": self._plain(self._release),
@@ -73,30 +73,30 @@ class Bulk:
         if answer is None:
             return None
         request.about.operation = name
-        return await answer(who, request.body)
+        return await answer(who, request)
 
     def _plain(
         self, function: Callable[[Principal, bytes], object]
-    ) -> Callable[[Principal, bytes], Awaitable[Response]]:
-        async def answer(who: Principal, body: bytes) -> Response:
-            return _answered(await self._calls.run(function, who, body))
+    ) -> Callable[[Principal, Request], Awaitable[Response]]:
+        async def answer(who: Principal, request: Request) -> Response:
+            return _answered(await self._calls.run(function, who, request.body))
 
         return answer
 
-    async def _read(self, who: Principal, body: bytes) -> Response:
+    async def _read(self, who: Principal, request: Request) -> Response:
         self._enter()
-        pieces = Pieces(self._calls, self._leave)
+        pieces = Pieces(self._calls, self._leave, request.listening)
         try:
-            await pieces.open(lambda: self._reading(who, body))
+            await pieces.open(lambda: self._reading(who, request.body))
         except BaseException:
             await pieces.aclose()
             raise
         return Response(200, pieces, wire.ARROW)
 
-    async def _stage(self, who: Principal, body: bytes) -> Response:
+    async def _stage(self, who: Principal, request: Request) -> Response:
         self._enter()
         try:
-            return _answered(await self._calls.run(self._staged, who, body))
+            return _answered(await self._calls.run(self._staged, who, request.body))
         finally:
             self._leave()
 
@@ -235,8 +235,9 @@ class Bulk:
 class Pieces:
     """The body of an answer that is read while it is sent. Whatever happens, it is closed once."""
 
-    def __init__(self, calls: Calls, left: Callable[[], None]) -> None:
+    def __init__(self, calls: Calls, left: Callable[[], None], listening: Callable[[], bool]) -> None:
         self._calls = calls
+        self._listening = listening
         self._left: Callable[[], None] | None = left
         self._reading: Reading | None = None
         self._first: bytes | None = None
@@ -260,6 +261,8 @@ class Pieces:
     async def __anext__(self) -> bytes:
         assert self._reading is not None
         piece, self._first = self._first, None
+        if not self._listening():
+            raise StopAsyncIteration  # Without the batch that says that it is whole.
         if piece is None:
             piece = await self._turn(self._reading.piece)
         if piece is None:

@@ -20,13 +20,14 @@ from penstock.message import Delivery, EnqueueResult, Outcome
 from penstock.penstock import Penstock
 from penstock.server.access import STORE, Credentials, Principal
 from penstock.server.audit import Audit
-from penstock.server.authentication import principal
+from penstock.server.authentication import heard_while_good, principal
 from penstock.server.endpoint import CallId, Calls, Request, Response
 from penstock.server.native import permissions
 from penstock.server.native.answers import CONTENT_TYPE, failed
 from penstock.server.native.bulk import Bulk
 from penstock.server.native.once import Listening, Once
 from penstock.server.native.routing import BULK, NAME, Router
+from penstock.server.portions import paged, peeked, portioned
 from penstock.settings import MAX_DURATION_S
 
 log = logging.getLogger("penstock.server")
@@ -75,6 +76,7 @@ class NativeEndpoint:
         except Unauthorized as error:
             return _stranger(error)
         request.about.principal = who.name
+        request = heard_while_good(request, who, self._credentials)
         if request.path.startswith(wire.PREFIX):
             return await self._answer_bulk(request, who)
         method = request.path.removeprefix(CALL)
@@ -151,6 +153,8 @@ class NativeEndpoint:
         again: bool,
     ) -> Any:
         """In a thread."""
+        if method in ("page", "peek") and type(args[-1]) is int:
+            return self._listed(method, args)
         if method in BULK:
             if len(self._router.backends) > 1:
                 raise Unsupported(
@@ -161,16 +165,33 @@ class NativeEndpoint:
             return getattr(self._bulk, method)(who, *args)
         return self._router.make(method, args, kwargs, call, again)
 
+    def _listed(self, method: str, args: tuple[Any, ...]) -> Any:
+        """As much as fits into an answer: of a page, the next one has the rest."""
+        function, most_bytes = self._router.function(method, args), self._calls.answer_bytes
+        if method == "peek":
+            queue, wanted, offset = args
+            if type(wanted) is not int:
+                return function(*args)
+            return peeked(lambda count, offset: function(queue, count, offset), wanted, offset, most_bytes)
+        *which, after, wanted = args
+        return paged(lambda after, count: function(*which, after, count), after, wanted, most_bytes)
+
     async def _lease_group(self, args: tuple[Any, ...], listening: Listening) -> Sequence[Delivery]:
         """Waiting takes no thread."""
         queue, group, max_messages, lease_s, wait_s, consumer = args
         loop = asyncio.get_running_loop()
         until_s = loop.time() + wait_s
-        while listening():
-            look = self._router.function("lease_group", args)
-            found: list[Delivery] = await self._calls.run(
-                look, queue, group, max_messages, lease_s, 0, consumer
+
+        def look(wanted: int) -> Sequence[Delivery]:
+            lease = self._router.function("lease_group", args)
+            return portioned(
+                lambda count: lease(queue, group, count, lease_s, 0, consumer),
+                wanted,
+                self._calls.answer_bytes,
             )
+
+        while listening():
+            found = await self._calls.run(look, max_messages)
             if found or loop.time() >= until_s:
                 return found
             await asyncio.sleep(min(LOOK_EVERY_S, max(until_s - loop.time(), 0)))

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from penstock.errors import PenstockError, Unauthorized
-from penstock.message import checked_name
+from penstock.message import SERVER_STATE_PREFIX, checked_name
 from penstock.server.access import PERMISSIONS, STORE, Permission, Principal
 from penstock.server.audit import WORLD
-from penstock.server.native.tickets import OWN
 from penstock.settings import QueueSettings
 
 #: Calls whose first argument is a queue's name, or its settings.
@@ -23,6 +22,8 @@ OF_QUEUE: dict[str, Permission] = {
     **dict.fromkeys(("create_queue", "update_queue", "delete_queue", "purge"), "admin"),
     **dict.fromkeys(("move", "redrive", "drop_group", "restore"), "admin"),
 }
+#: Calls with settings of several queues, each of which needs what this one call for it does.
+OF_QUEUES = {"declare_queues": "create_queue"}
 #: Calls that concern no queue, or all of them.
 OF_STORE: dict[str, Permission] = {
     "append_entries": "enqueue",
@@ -39,7 +40,15 @@ OF_TICKET = ("take_snapshot", "commit_write", "abort_write")
 #: Administration that is written down before it is done.
 AUDITED = frozenset(
     {"create_queue", "update_queue", "delete_queue", "replace_queues", "purge", "move", "redrive", "restore"}
-    | {"drop_group", "configure_world", "put_state", "delete_state", "set_throttle", "delete_throttle"}
+    | {
+        "declare_queues",
+        "drop_group",
+        "configure_world",
+        "put_state",
+        "delete_state",
+        "set_throttle",
+        "delete_throttle",
+    }
     | {"reindex", "rekey", "quarantine_drop"}
 )
 
@@ -64,10 +73,10 @@ def check(who: Principal, method: str, args: Sequence[Any]) -> None:
             raise Unauthorized(f"{method} needs the permission {permission!r} {where}, which this key lacks")
     if method == "queue" and not sees(who, queue_of(method, args)):
         raise Unauthorized("queue needs some permission on the queue, and this key has none there")
-    if method == "append_entries" and args[0] == WORLD:
-        raise Unauthorized(f"the world {WORLD!r} is written by the server alone")
-    if method in ("get_state", "put_state", "delete_state") and str(args[0]).startswith(OWN):
-        raise Unauthorized(f"state below {OWN!r} is the server's alone")
+    if method in ("append_entries", "configure_world") and args[0] == WORLD:
+        raise Unauthorized(f"the world {WORLD!r} is the server's alone, to write and to shorten")
+    if method in ("get_state", "put_state", "delete_state") and str(args[0]).startswith(SERVER_STATE_PREFIX):
+        raise Unauthorized(f"state below {SERVER_STATE_PREFIX!r} is the server's alone")
 
 
 def sees(who: Principal, queue: str) -> bool:
@@ -91,3 +100,6 @@ def _needed(method: str, args: Sequence[Any]) -> Iterator[tuple[Permission, str]
             yield "enqueue", queue_of("queue", [settings.dead_letter])
         if settings.on_enqueue is not None or settings.on_failure is not None:
             yield "admin", STORE  # Scripts read the store's state.
+    elif method in OF_QUEUES:
+        for one in args[0]:
+            yield from _needed(OF_QUEUES[method], [one])

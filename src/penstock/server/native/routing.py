@@ -17,6 +17,7 @@ from penstock.penstock import DEFAULT, Penstock
 from penstock.server.access import STORE
 from penstock.server.endpoint import CallId
 from penstock.server.native.permissions import queue_of
+from penstock.settings import QueueSettings
 
 #: What clients see as the backend's name.
 NAME = "http"
@@ -45,6 +46,12 @@ class Router:
     def __init__(self, ps: Penstock) -> None:
         self._ps = ps
         self._default = ps.backends[DEFAULT]
+        #: What is made of all backends.
+        self._own: dict[str, Callable[..., Any]] = {
+            "health": self._health,
+            "metrics": self._metrics,
+            "declare_queues": self._declare,
+        }
 
     @property
     def backends(self) -> Mapping[str, QueueBackend]:
@@ -69,8 +76,8 @@ class Router:
             if method in _OF_ALL:
                 found: Callable[..., Any] = getattr(self._ps, method)
                 return found
-            if method in ("health", "metrics"):
-                return self._health if method == "health" else self._metrics
+            if method in self._own:
+                return self._own[method]
         home = self.home(method, args)
         if not hasattr(home, method):
             raise Unsupported(method, "consumer_groups", NAME, ("redis-streams",))
@@ -108,6 +115,16 @@ class Router:
         return msgspec.structs.replace(
             info, backend=NAME, capabilities=served(info.capabilities, len(self._ps.backends))
         )
+
+    def _declare(self, settings: Sequence[QueueSettings]) -> None:
+        """Each where it is; new ones on the default backend."""
+        by_home: dict[str, list[QueueSettings]] = {}
+        for one in settings:
+            home = self.home("update_queue", [one])
+            name = next(name for name, backend in self._ps.backends.items() if backend is home)
+            by_home.setdefault(name, []).append(one)
+        for name, some in by_home.items():
+            self._ps.backends[name].declare_queues(some)
 
     def _health(self) -> BackendHealth:
         health = self._ps.health()

@@ -19,11 +19,10 @@ import msgspec
 from penstock.backends.bulk import BulkPartition, Snapshot, Staged, Txn, WriteTicket
 from penstock.codec.vault import Envelope
 from penstock.errors import InvalidMessage
+from penstock.message import SERVER_STATE_PREFIX
 from penstock.penstock import Penstock
 
-#: Keys of the state that are the server's own start with this.
-OWN = "penstock/server/"
-SECRET = f"{OWN}secret"
+SECRET = f"{SERVER_STATE_PREFIX}secret"
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True):

@@ -12,7 +12,7 @@ from penstock.errors import InvalidMessage, PenstockError, Unauthorized
 from penstock.penstock import Penstock
 from penstock.server.access import Credentials, Principal
 from penstock.server.audit import Audit
-from penstock.server.authentication import principal
+from penstock.server.authentication import heard_while_good, principal
 from penstock.server.endpoint import Busy, CallId, Calls, Request, Response
 from penstock.server.native import endpoint as native
 from penstock.server.native import permissions
@@ -77,6 +77,7 @@ class RestEndpoint:
             shown = format_of_answer(request.headers)
             route, path = TABLE.find(request.method, request.path)
             request.about.operation = route.name
+            request = heard_while_good(request, who, self._credentials)
             return await self._routed(request, route, who, path, shown)
         except PenstockError as error:
             return _failed(error, shown, request.id)

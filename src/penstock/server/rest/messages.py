@@ -8,6 +8,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from penstock import message
+from penstock.server.portions import paged, peeked, portioned
 from penstock.server.rest import shapes
 from penstock.server.rest.arrow import Rows
 from penstock.server.rest.queues import OfGroup
@@ -128,7 +129,10 @@ async def _lease_group(call: Call, asked: Lease) -> Deliveries:
     until_s = loop.time() + asked.wait_s
     while True:
         found = await call.calls.run(
-            lambda: call.queue().lease(asked.max_messages, asked.lease_s, 0, asked.consumer, asked.group)
+            portioned,
+            lambda count: call.queue().lease(count, asked.lease_s, 0, asked.consumer, asked.group),
+            asked.max_messages,
+            call.calls.answer_bytes,
         )
         left_s = until_s - loop.time()
         if found or left_s <= 0 or not call.listening():
@@ -160,7 +164,12 @@ def extend(call: Call, asked: Extend) -> Outcomes:
 
 def list_messages(call: Call, asked: Listing) -> Page:
     """A page of the messages of one state, in index order."""
-    page = call.queue(asked.group).list(asked.state, asked.fairness_key, asked.after, asked.limit)
+    queue = call.queue(asked.group)
+
+    def take(after: str | None, count: int) -> message.Page:
+        return queue.list(asked.state, asked.fairness_key, after, count)
+
+    page = paged(take, asked.after, asked.limit, call.calls.answer_bytes)
     return Page(shapes.messages(page.items, asked.view), page.next)
 
 
@@ -172,7 +181,7 @@ def get_message(call: Call, asked: Look) -> Message:
 
 def peek(call: Call, asked: Peek) -> Messages:
     """Ready messages in index order, without leasing them."""
-    found = call.queue(asked.group).peek(asked.limit, asked.offset)
+    found = peeked(call.queue(asked.group).peek, asked.limit, asked.offset, call.calls.answer_bytes)
     return Messages(shapes.messages(found, asked.view))
 
 

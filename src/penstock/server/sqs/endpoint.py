@@ -12,7 +12,9 @@ from penstock.errors import PenstockError
 from penstock.penstock import Penstock
 from penstock.server.access import STORE, Credentials, Principal
 from penstock.server.audit import Audit
+from penstock.server.authentication import heard_while_good
 from penstock.server.endpoint import Calls, Request, Response
+from penstock.server.pages import would_be_told
 from penstock.server.sqs import json_codec, query_codec
 from penstock.server.sqs.actions import ACTIONS, Action
 from penstock.server.sqs.call import Call, Known
@@ -71,7 +73,7 @@ class SqsEndpoint:
         self._memory = Memory(self._clock)
         self._audit = Audit(ps, calls)
         self._credentials = credentials
-        self._scheme = "http" if settings.tls.certificate is None else "https"
+        self._has_tls = settings.tls.certificate is not None
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         self._address = f"{host}:{settings.port}"
         self._base_url = lru_cache(maxsize=64)(self._made_base_url)
@@ -117,8 +119,15 @@ class SqsEndpoint:
                     raise SqsError("MissingAction", "The request is missing an action.")
             action = _action(action_name)
             request.about.operation = action_name
+            if (
+                request.method == "GET"
+                and not self._credentials.required
+                and not would_be_told(request.headers)
+            ):
+                raise SqsError("AccessDenied", "Without credentials a GET is for localhost alone; use POST.")
             who = verify(request, self._credentials, self._clock.now_ns(), self._place.region)
             request.about.principal = who.name
+            request = heard_while_good(request, who, self._credentials)
             if is_json:
                 arguments = json_codec.arguments(request, action_name, action.arguments)
             else:
@@ -155,6 +164,8 @@ class SqsEndpoint:
             raise SqsError("AccessDenied", "Access to the resource is denied.")
         request.about.queue = queue
         host = request.headers.get("host", "")
+        # Some SDKs send to a queue's URL: it must lead back through the proxy that ends TLS.
+        before_proxy = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
         return Call(
             self._known,
             who,
@@ -162,12 +173,13 @@ class SqsEndpoint:
             self._place,
             self._moves,
             self._memory,
-            self._base_url(host),
+            self._base_url(host, self._has_tls or before_proxy == "https"),
             request.listening,
         )
 
-    def _made_base_url(self, host: str) -> str:
-        return f"{self._scheme}://{host if _HOST.fullmatch(host) else self._address}"
+    def _made_base_url(self, host: str, is_https: bool) -> str:
+        scheme = "https" if is_https else "http"
+        return f"{scheme}://{host if _HOST.fullmatch(host) else self._address}"
 
     def _queue(self, arguments: Shape) -> str:
         """The queue that an action is on, however it is named."""

@@ -1,4 +1,4 @@
-"""Receipt handles: a receipt, when it was given, and which queue it is of: a handle works on no other."""
+"""Receipt handles: a receipt, of which receive and when, and of which queue: a handle works on no other."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ from penstock.clock import NS_PER_S
 from penstock.message import Delivery, parse_receipt
 from penstock.server.sqs.errors import SqsError
 
-_HANDLE = re.compile(r"(.+)([0-9a-f]{10})([0-9a-f]{8})", re.ASCII)
+_HANDLE = re.compile(r"(.+)([0-9a-f]{8})([0-9a-f]{10})([0-9a-f]{8})", re.ASCII)
 
 
 class Handle(NamedTuple):
     """What a handle says."""
 
     receipt: str
+    #: The how manieth receive of its message it is from.
+    attempts: int
     received_at_s: int
 
 
 def handle(one: Delivery) -> str:
-    return f"{one.receipt}{one.leased_at_ns // NS_PER_S:010x}{_mark(one.queue)}"
+    return f"{one.receipt}{one.attempts:08x}{one.leased_at_ns // NS_PER_S:010x}{_mark(one.queue)}"
 
 
 def parsed(text: str, queue: str) -> Handle:
     """`ReceiptHandleIsInvalid` for what was never a handle of the queue."""
     match = _HANDLE.fullmatch(text)
-    if match is None or match[3] != _mark(queue) or parse_receipt(match[1]) is None:
+    if match is None or match[4] != _mark(queue) or parse_receipt(match[1]) is None:
         raise SqsError(
             "ReceiptHandleIsInvalid", "The input receipt handle is not a valid receipt handle of this queue."
         )
-    return Handle(match[1], int(match[2], 16))
+    return Handle(match[1], int(match[2], 16), int(match[3], 16))
 
 
 def _mark(queue: str) -> str:

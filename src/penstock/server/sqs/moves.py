@@ -19,6 +19,7 @@ import msgspec
 
 from penstock.clock import NS_PER_S, Clock
 from penstock.errors import PenstockError, QueueNotFound
+from penstock.message import SERVER_STATE_PREFIX
 from penstock.penstock import Penstock
 from penstock.server.endpoint import Busy, Calls
 from penstock.server.sqs.checks import as_sqs
@@ -35,7 +36,7 @@ MOST_TASKS = 10
 ALIVE_NS = 10 * NS_PER_S
 #: Between slices of a task with a rate, and before a store that does not answer is asked again.
 PAUSE_S = 1.0
-_STATE = "penstock/server/sqs/"
+_STATE = f"{SERVER_STATE_PREFIX}sqs/"
 #: Queues that have a task under way, so that a server that starts finds them.
 _MOVING = _STATE + "moving"
 

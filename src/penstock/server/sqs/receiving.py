@@ -9,7 +9,17 @@ from typing import NamedTuple, TypeVar
 from penstock.backends.burial import ATTEMPTS, ORIGIN
 from penstock.clock import NS_PER_S
 from penstock.errors import MessageNotFound, StaleReceipt
-from penstock.message import Delivery, Outcome, format_id, parse_receipt
+from penstock.message import (
+    OWNED_HEADER_PREFIX,
+    Delivery,
+    Message,
+    NewMessage,
+    Outcome,
+    State,
+    format_id,
+    parse_receipt,
+)
+from penstock.penstock import Penstock
 from penstock.server.access import ANYBODY
 from penstock.server.sqs import attributes as queue_attributes
 from penstock.server.sqs import contents, digests, handles, shapes
@@ -34,6 +44,9 @@ from penstock.settings import QueueSettings
 E = TypeVar("E", bound=shapes.HandleEntry)
 
 _NS_PER_MS = NS_PER_S // 1000
+_WAITING = (State.READY, State.DELAYED)
+#: What is deleted while it waits is hidden for longer than it lives.
+_HIDDEN_S, _LEFT_S = 60, 0.001
 
 
 class _View(NamedTuple):
@@ -162,9 +175,9 @@ def _received(
 
 
 async def delete_message(call: Call, args: shapes.DeleteMessage) -> None:
-    receipt = handles.parsed(args.receipt_handle, call.queue).receipt
-    [outcome] = await call.calls.ack(call.queue, [receipt])
-    error = await _refusal(call, receipt, outcome)
+    handle = handles.parsed(args.receipt_handle, call.queue)
+    [outcome] = await call.calls.ack(call.queue, [handle.receipt])
+    error = await _refusal(call, handle, outcome)
     if error is not None:
         raise error
 
@@ -175,30 +188,47 @@ async def delete_message_batch(call: Call, args: shapes.DeleteMessageBatch) -> s
     await call.settings()  # There is such a queue, whatever the entries are.
     outcomes = await call.calls.ack(call.queue, [handle.receipt for _, handle in good]) if good else ()
     for (entry, handle), outcome in zip(good, outcomes, strict=True):
-        _add(answer, entry.id, await _refusal(call, handle.receipt, outcome))
+        _add(answer, entry.id, await _refusal(call, handle, outcome))
     return answer
 
 
-async def _refusal(call: Call, receipt: str, outcome: Outcome) -> SqsError | None:
+async def _refusal(call: Call, handle: handles.Handle, outcome: Outcome) -> SqsError | None:
     """What a client is told of a message that was not deleted.
 
-    A handle that has run out deletes nothing, and is no error, as SQS has it; in a fifo queue it is one,
-    unless the message is gone anyway.
+    A handle that has run out is no error, as SQS has it, and the latest one deletes all the same. In a fifo
+    queue it is an error, unless the message is gone anyway.
     """
-    parsed = parse_receipt(receipt)
+    parsed = parse_receipt(handle.receipt)
     assert parsed is not None
     if outcome.error is None:
         call.memory.deleted(parsed[0])
         return None
     if not isinstance(outcome.error, StaleReceipt):
         return as_sqs(outcome.error)
-    if not (await call.settings()).fifo:
-        return None
     try:
-        await call.calls.run(lambda: call.ps.queue(call.queue).get(format_id(parsed[0])))
+        message = await call.calls.run(lambda: call.ps.queue(call.queue).get(format_id(parsed[0])))
     except MessageNotFound:
         return None
-    return invalid("ReceiptHandle", "given", "The receipt handle has expired.")
+    if (await call.settings()).fifo:
+        return invalid("ReceiptHandle", "given", "The receipt handle has expired.")
+    if message.state in _WAITING and message.attempts == handle.attempts:
+        await call.calls.run(_take_out, call.ps, message)
+    return None
+
+
+def _take_out(ps: Penstock, message: Message) -> None:
+    """Remove a message that waits: it is made one that nobody sees before it expires.
+
+    Nothing comes of it if somebody has received it meanwhile. If it is gone by now, what is made expires too.
+    """
+    gone = NewMessage(
+        message.payload,
+        {name: text for name, text in message.headers.items() if not name.startswith(OWNED_HEADER_PREFIX)},
+        delay_s=_HIDDEN_S,
+        ttl_s=_LEFT_S,
+        id=message.id,
+    )
+    ps.queue(message.queue).upsert([gone])
 
 
 async def change_message_visibility(call: Call, args: shapes.ChangeVisibility) -> None:

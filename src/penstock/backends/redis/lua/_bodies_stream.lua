@@ -58,7 +58,8 @@ local function put_bodies(at, list, from, n, seq)
   local stream = KEYS[at + M]
   local first = redis.pcall('XADD', stream, entry_name(seq + 1), 'i', list[from], 'b', list[from + 1])
   if type(first) == 'table' and first.err then
-    reel_in(at, seq)
+    -- For any other reason, such as a server without memory, it fails again, and says so.
+    if string.find(first.err, 'equal or smaller', 1, true) then reel_in(at, seq) end
     call('XADD', stream, entry_name(seq + 1), 'i', list[from], 'b', list[from + 1])
   end
   for i = 2, n do
@@ -221,9 +222,14 @@ local function is_done_elsewhere(views, id, rec)
 end
 
 -- Done messages that a stream of so many entries has no room for, the first done first: as many as are too many, or
--- those that came before the last so many. None that is not done in one of the lines.
-local function beyond(most, strategy, slice, views)
-  local too_many = strategy == 'MAXLEN' and call('XLEN', KEYS[M]) - most or slice
+-- those that came before the last so many. None that is not done in one of the lines. Entries that are only held for
+-- required cursors are none too many: they went before, and the stream gets no shorter by what goes in their place.
+local function beyond(q, most, strategy, slice, views)
+  local too_many = slice
+  if strategy == 'MAXLEN' then
+    too_many = call('XLEN', KEYS[M]) - most - q.c[HELD]
+    for _, v in ipairs(views) do too_many = too_many - v.c[HELD] end
+  end
   if too_many <= 0 then return {}, {} end
   local ids, out, sound = call('ZRANGE', KEYS[G], 0, slice - 1), {}, {}
   if #ids == 0 then return {}, {} end

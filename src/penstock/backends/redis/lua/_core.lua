@@ -33,6 +33,10 @@ if now < 0 then
 end
 local now8, zero8 = pack('>I8', now), '\0\0\0\0\0\0\0\0'
 
+-- A server without memory refuses what may need some, but not to a script that has written before, though it were nothing.
+-- Who drains a queue, keeps what it holds or makes room goes on behind this; who fills the queue does not come here.
+local function go_on_when_full(place) call('PERSIST', KEYS[place]) end
+
 -- What was remembered of a call when it was done; true if that is nothing special.
 -- The answer, behind the call's id, has the score that the id has.
 local function remembered(at, id)
@@ -186,6 +190,7 @@ end
 local function keep(q, ids, recs)
   local live = q.c[REQUIRED] > 0 and call('HGET', KEYS[q.at + E], LIVE)
   if not live then return end
+  go_on_when_full(q.at + E)
   for at = 1, #live, 16 do
     local snapshot, last, order = sub(live, at, at + 7), u64(live, at + 8), {}
     for i, rec in ipairs(recs) do

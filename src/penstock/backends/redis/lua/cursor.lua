@@ -23,6 +23,7 @@ elseif position >= 0 then
   local seq = tonumber(ARGV[6])
   if seq < c[BASE] or seq > c[SEQ] then return {DONE_NOW, now, -2, 0, c[BASE], c[SEQ]} end
   position = seq
+  go_on_when_full(W) -- What it has read goes.
   call('HSET', KEYS[W], name, cmsgpack.pack({position, required}))
 end
 if required ~= was then

@@ -1,7 +1,8 @@
 -- Messages set out for another queue of a cluster; what is to become of them is written down beside them.
--- Touches c s z o d l y t k b a v f0-f9 of one queue.
+-- Touches c s z o d l y t k b a i v f0-f9 of one queue.
 -- ARGV: 3 settings, 4 transfer, 5 what it is (see docs/formats.md), 6 seqs that the records must have (8 each), then the
--- ids. Answers {0, time, '1' set out or '0' not as it was, for each, records of those that set out}.
+-- ids. Answers {0, time, '1' set out or '0' not as it was, for each, records of those that set out}; what became of each
+-- and no records, where it is sent again and over by now.
 --: bodies flows steps leaving
 local q, no = open(0, 3)
 if not q then return no end
@@ -15,6 +16,8 @@ if call('HEXISTS', KEYS[V], transfer) == 1 then
   end
   return {DONE_NOW, now, concat(answers), found}
 end
+local told = sub(ARGV[2], 17, 17) == '1' and remembered(0, transfer)
+if told then return {DONE_NOW, now, told, {}} end
 local ids, away, seen = {}, {}, {}
 for i = 1, n do
   local id, rec = ARGV[6 + i], recs[i]

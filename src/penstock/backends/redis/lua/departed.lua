@@ -1,7 +1,8 @@
 -- A transfer is over for the queue that it started from: what arrived is removed, the rest is put back.
--- Touches c m s z o d l y t h j b k a x v f0-f9 of one queue.
+-- Touches c m s z o d l y t h j b k a x i v f0-f9 of one queue.
 -- ARGV: 3 settings, 4 transfer, 5 kind of event (8 dead, 9 redriven, 10 moved), 6 target, 7 '1' arrived or another answer
--- for each, then id and reason of each. Answers {0, time}.
+-- for each, then id and reason of each. Answers {0, time}. What became of them is remembered for a minute, for whoever
+-- began it and has heard nothing since.
 --: bodies flows steps leaving
 local q, no = open(0, 3)
 if not q then return no end
@@ -29,6 +30,7 @@ if #gone > 0 then
 end
 if #back > 0 then put_back(q, back, back_recs) end
 call('HDEL', KEYS[V], transfer)
+call('ZADD', KEYS[I], now, transfer, now, transfer .. ARGV[7])
 close(q)
 tell(q)
 return {DONE_NOW, now}

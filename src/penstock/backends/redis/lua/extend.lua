@@ -19,6 +19,7 @@ for i = 1, n do
 end
 if #ids > 0 then
   local earliest = tonumber(call('ZRANGE', KEYS[L], 0, 0, 'WITHSCORES')[2] or math.huge)
+  go_on_when_full(S)
   keep(q, ids, held)
   call('HSET', KEYS[S], unpack(states))
   call('ZADD', KEYS[L], unpack(ends))

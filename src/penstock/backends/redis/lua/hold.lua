@@ -1,7 +1,8 @@
 -- A snapshot of a queue begins or ends. Touches c m s z o d t h j k b a w v e q f0-f9 of one queue.
--- ARGV: 3 settings (of no matter to 'drop'), 4 'take' or 'drop', 5 number of the snapshot (8). Answers {0, time, counters, last seq that all
--- required cursors have read or -1} as they were when it began; or {0, time, '1' if there is more to drop}; {1} if time
--- has more to do first.
+-- ARGV: 3 settings (of no matter to 'drop'), 4 'take' or 'drop', 5 number of the snapshot (8), 6 '1' to drop
+-- what a deleted queue has, all of it with the last snapshot. Answers {0, time, counters, last seq that all required
+-- cursors have read or -1} as they were when it began; or {0, time, '1' if there is more to drop}; {1} if time has more
+-- to do first.
 --: bodies flows steps time leaving
 local DROPPED = 1000
 local q, no = open(0, 3)
@@ -67,6 +68,7 @@ end
 local live = live_without()
 if live == '' then
   call('UNLINK', KEYS[E], KEYS[Q])
+  for k = 1, ARGV[6] == '1' and OF_QUEUE or 0 do call('UNLINK', KEYS[k]) end
   return {DONE_NOW, now, '0'}
 end
 call('HSET', KEYS[E], LIVE, live)

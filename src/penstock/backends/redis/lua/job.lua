@@ -1,7 +1,8 @@
--- The jobs of bulk writes, one for each application and queue. KEYS: jobs, their times, jobs under way.
+-- The jobs of bulk writes, one for each application and queue. KEYS: jobs, their times, jobs under way, store.
 -- ARGV: 3 'begin', 'end' or 'drop', 4 the job, 5 version (8), 6 ticket, 7 what is committed, or what came of it, 8 and 9 how
 -- many microseconds jobs with and without a name are known, 10 how many are known, 11 what names start with that were
--- given. Answers {0, time, '' or what is known of the job: version (8), ticket (32), '0' under way or '1' done, the rest}.
+-- given, 12 list of keys that its rows are sealed with. Answers {0, time, '' or what is known of the job: version (8),
+-- ticket (32), '0' under way or '1' done, the rest}; {-2} where another list counts by now for a job that is to begin.
 local what, job, version, ticket = ARGV[3], ARGV[4], ARGV[5], ARGV[6]
 -- Lua's numbers do not hold all versions.
 local function later(a, b)
@@ -14,6 +15,7 @@ local mine = known and sub(known, 1, 8) == version and sub(known, 9, 40) == tick
 if what == 'begin' then
   local is_under_way = known and sub(known, 41, 41) == '0'
   if known and (is_under_way or not later(version, known)) then return {DONE_NOW, now, known} end
+  if (call('HGET', KEYS[4], 'keys') or '') ~= ARGV[12] then return {CHANGED} end
   call('HSET', KEYS[1], job, version .. ticket .. '0' .. ARGV[7])
   call('SADD', KEYS[3], job)
 elseif what == 'end' then

@@ -28,7 +28,7 @@ if tick(q) then close(q) return {MORE} end
 local earliest = tonumber(call('ZRANGE', KEYS[L], 0, 0, 'WITHSCORES')[2] or math.huge)
 if earliest <= now then
   local ids, recs, n = due(q, L, SLICE_ENDED)
-  close(q)
+  if q.ticked then close(q) end
   if n > #ids then return {MORE} end
   return {ENDED, now, ids, recs}
 end

@@ -29,7 +29,7 @@ end
 local function trim()
   local views = open_views(OF_QUEUE, q)
   if not views then return end -- One of them is being repaired.
-  local ids, recs = beyond(tonumber(ARGV[6]), ARGV[7], SLICE, views)
+  local ids, recs = beyond(q, tonumber(ARGV[6]), ARGV[7], SLICE, views)
   remove(ids, recs)
   for _, v in ipairs(#ids > 0 and views or {}) do
     local some, of_some = {}, {}

@@ -1,0 +1,50 @@
+"""Passwords that change while workers are at it: who has the old one goes on with the new one by itself."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import Delivery, Worker
+from tests.redis.one_server import started
+from tests.redis.servers import wait_until
+
+OLD, NEW = "old-Passw0rd-5b1c", "new-Passw0rd-e0d4"
+
+
+def test_a_worker_waits_for_the_new_password_however_late_it_is_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = started(tmp_path / "server", requirepass=OLD)
+    password, file = tmp_path / "password", tmp_path / "penstock.yaml"
+    password.write_text(OLD)
+    file.write_text(
+        f"storage: {{engine: memory}}\nqueues: {{q: {{backend: there}}}}\nbackends:\n  there:\n"
+        f"    url: {server.url()}\n    password_file: {password}\n"
+        "    retry: {attempts: 2, first_delay: 10ms}\n"
+    )
+    handled: list[bytes] = []
+
+    def handle(delivery: Delivery) -> None:
+        handled.append(delivery.payload)
+
+    try:
+        with caplog.at_level(logging.WARNING, "penstock"), penstock.open(file) as ps, Worker(ps, "q", handle):
+            ps.queue("q").enqueue(b"before")
+            assert wait_until(lambda: b"before" in handled)
+            server.do("CONFIG", "SET", "requirepass", NEW)
+            server.password = NEW
+            server.do("CLIENT", "KILL", "TYPE", "normal")
+            assert wait_until(lambda: "leasing from queue 'q' failed, trying again" in caplog.text)
+            password.write_text("")
+            assert wait_until(lambda: "must hold the password" in caplog.text)
+            password.write_text(NEW)
+            ps.queue("q").enqueue(b"after")
+            assert wait_until(lambda: b"after" in handled)
+        assert OLD not in caplog.text
+        assert NEW not in caplog.text
+    finally:
+        server.kill()
