@@ -1,13 +1,13 @@
 """The server beside moto's, ElasticMQ and the embedded engine: messages a second, p50, p99, in one run.
 
-    python -m benchmarks.server [--quick] [--interface sqs] [--clients 1,10,50] [--rounds 3] [--seconds 2]
+    python -m benchmarks.server [--quick] [--interface sqs] [--mode interval] [--clients 1,10,50] [--rounds 3]
     python -m benchmarks.server --elasticmq FOLDER    # keeps what is fetched from Maven for the next run
 
-`penstock serve` runs as a process of its own on a store in mode `sync`, its request log on. Over SQS it is
-measured beside moto's server (in memory) and, where java and mvn are, ElasticMQ with its messages in a
-database; over its native interface beside an embedded store in mode `sync` in a process of its own, with as
-many threads as there are clients. `sends` is one request of a batch; `cycles` are three: send, receive,
-delete. Times are of one such round. All take turns; a ratio is the median of the rounds' ratios.
+`penstock serve` runs as a process of its own on a store in mode `sync` (`--mode`), its request log on. Over
+SQS it is measured beside moto's server (in memory) and, where java and mvn are, ElasticMQ with its messages
+in a database; over its native interface beside an embedded store in the same mode in a process of its own,
+with as many threads as there are clients. `sends` is one request of a batch; `cycles` are three: send,
+receive, delete. Times are of one such round. All take turns; a ratio is the median of the rounds' ratios.
 
 Clients are connections of one process, which sends requests made beforehand and is the same for all servers.
 They run on the cores that the server runs on: `load` is the share of a core that they took.
@@ -62,25 +62,26 @@ class Queues:
     def runner(self, kind: Literal["sqs", "native", "embedded"], where: str) -> Runner:
         def run(operation: str, batch: int, clients: int, seconds: float) -> Figures:
             self._count += 1
+            os.sync()  # What the one before has left to be written is not this one's to wait for.
             queue = f"bench-{self._count}"
             return measured(Task(kind, where, queue, operation, batch, clients, WARM_UP_S, seconds))
 
         return run
 
 
-def made(folder: Path) -> str:
+def made(folder: Path, mode: str) -> str:
     """A store that is there before anything is measured. This process never opens one."""
-    store = f"rocksdb:{folder}?durability=sync"
+    store = f"rocksdb:{folder}?durability={mode}"
     command = [sys.executable, "-m", "penstock", "init", "--store", store]
     subprocess.run(command, check=True, timeout=60, stdout=subprocess.DEVNULL)
     return store
 
 
 @contextmanager
-def penstock_server(folder: Path) -> Iterator[str]:
+def penstock_server(folder: Path, mode: str) -> Iterator[str]:
     """As it is started from a shell: everything as by default, requests logged to a file."""
     port = rivals.free_port()
-    store = made(folder / "served")
+    store = made(folder / "served", mode)
     command = [sys.executable, "-m", "penstock", "serve", "--store", store, "--port", str(port)]
     with rivals.running(command, port, folder / "penstock.log") as address:
         yield address
@@ -89,10 +90,10 @@ def penstock_server(folder: Path) -> Iterator[str]:
 def open_all(stack: ExitStack, folder: Path, options: argparse.Namespace) -> dict[str, dict[str, Runner]]:
     """By interface, who is measured; Penstock's server first."""
     queues = Queues()
-    ours = stack.enter_context(penstock_server(folder))
+    ours = stack.enter_context(penstock_server(folder, options.mode))
     found: dict[str, dict[str, Runner]] = {}
     if "native" in options.interface:
-        beside = queues.runner("embedded", made(folder / "embedded"))
+        beside = queues.runner("embedded", made(folder / "embedded", options.mode))
         found["native"] = {OURS: queues.runner("native", ours), "embedded": beside}
     if "sqs" in options.interface:
         found["sqs"] = {OURS: queues.runner("sqs", ours)}
@@ -176,6 +177,7 @@ def main() -> None:
     )
     parser.add_argument("--interface", choices=tuple(BATCHES), action="append", help="default: both")
     parser.add_argument("--quick", action="store_true", help="one short round, to see that all of it runs")
+    parser.add_argument("--mode", choices=("sync", "interval", "os"), default="sync", help="of Penstock")
     parser.add_argument("--clients", type=numbers, default=[1, 10, 50])
     parser.add_argument("--batches", type=numbers, default=[], help="of those that there are, these alone")
     parser.add_argument("--rounds", type=int, default=3)
@@ -189,7 +191,7 @@ def main() -> None:
     # Ended from outside, it ends what it has started.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     loads, begun_s = [os.getloadavg()[0]], time.monotonic()
-    print(f"{machine()}, mode sync; load average before: {loads[0]:.1f}", flush=True)
+    print(f"{machine()}, mode {options.mode}; load average before: {loads[0]:.1f}", flush=True)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         found = open_all(stack, Path(folder), options)
         rows = measure(found, options)
@@ -199,7 +201,7 @@ def main() -> None:
     loads.append(os.getloadavg()[0])
     print(f"\nload average after: {loads[1]:.1f}; {time.monotonic() - begun_s:.0f} s in all")
     if options.json:
-        results = {"machine": machine(), "mode": "sync", "load_averages": loads, "cells": rows}
+        results = {"machine": machine(), "mode": options.mode, "load_averages": loads, "cells": rows}
         options.json.write_text(json.dumps(results, indent=2) + "\n")
 
 
