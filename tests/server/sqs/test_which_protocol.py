@@ -86,7 +86,7 @@ def test_the_url_of_a_queue_leads_back_through_the_proxy_that_ends_tls(
     ps: Penstock, said: str, scheme: str
 ) -> None:
     headers = {"host": "queues.example"} | ({"x-forwarded-proto": said} if said else {})
-    answer = asked(ps, "GET", "/", "Action=GetQueueUrl&QueueName=q", headers)
+    answer = asked(ps, "POST", "/", "Action=GetQueueUrl&QueueName=q", headers)
     assert f">{scheme}://queues.example/000000000000/q<".encode() in text_of(answer)
 
 
