@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +16,7 @@ from penstock.backends.redis.finishing import Finishing
 from penstock.redis_settings import RedisSettings
 from tests.encryption.stores import ALL_KEYS, SECRETS, Keys, fill
 from tests.redis.one_cluster import PATIENT, Place
+from tests.redis.rekeyer import killed_at_work
 from tests.redis.sealed import all_contents, shown_by
 from tests.redis.servers import (
     RunningCluster,
@@ -26,7 +25,7 @@ from tests.redis.servers import (
     running_cluster,
     wait_until,
 )
-from tests.redis.test_cluster_encryption import FLAVOURS, PAYLOAD, ROOT, sealed_by
+from tests.redis.test_cluster_encryption import FLAVOURS, PAYLOAD, sealed_by
 from tests.redis.test_cluster_load import reshard, slot_of
 
 pytestmark = pytest.mark.xdist_group("redis-lists-cluster")
@@ -53,16 +52,8 @@ def test_a_rekeying_that_is_killed_is_gone_on_with_though_masters_are_killed_too
     ps.close()
     rng, kills = random.Random(4), 0
     first = own.masters[0]
-    command = [sys.executable, "-m", "tests.redis.rekeyer", first.binary.flavour, str(first.port)]
-    command += [place.prefix, "main", "cluster"]
-    while True:
-        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
-            assert process.stdout is not None
-            said = [line for line in (process.stdout.readline() for _ in range(rng.randrange(5, 60))) if line]
-            if said and said[-1].startswith("ended"):
-                break
-            assert said, "it does not start"
-            process.kill()
+    arguments = [first.binary.flavour, str(first.port), place.prefix, "main", "cluster"]
+    while not (said := killed_at_work(arguments, rng.randrange(5, 60), rng)).startswith("ended"):
         kills += 1
         if kills in (2, 4, 6):
             one = own.masters[kills // 2 - 1]
@@ -72,7 +63,7 @@ def test_a_rekeying_that_is_killed_is_gone_on_with_though_masters_are_killed_too
         place.forget_rekeyer()  # It would be waited for, for ten seconds.
         with place.sealed(ALL_KEYS, follow=True) as half:
             assert all_contents(half) == was, "half done, everything can be read"
-    assert (said[-1], kills > 6) == ("ended 0\n", True)
+    assert (said, kills > 6) == ("ended 0\n", True)
     with place.sealed(Keys("main")) as ended:
         assert ended.info().default.rekey_from == []
         assert all_contents(ended) == was

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,11 +18,11 @@ from penstock.codec.sealed import key_id_of
 from tests.encryption.stores import ALL_KEYS, SECRETS, Keys, fill
 from tests.redis.interrupting import after
 from tests.redis.one_server import started
+from tests.redis.rekeyer import killed_at_work
 from tests.redis.sealed import all_contents, everything, readable
 from tests.redis.servers import RunningServer
 from tests.redis.stores import Place
 
-ROOT = Path(__file__).resolve().parents[2]
 PAYLOAD = SECRETS["payload"].encode()
 
 
@@ -125,17 +123,9 @@ def test_a_rekeying_that_is_killed_is_gone_on_with(server: RunningServer) -> Non
     q.reject([d.receipt for d in q.lease(50)], reason=SECRETS["reject-reason"])
     was = all_contents(ps)
     rng = random.Random(4)
-    rekeyer = [sys.executable, "-m", "tests.redis.rekeyer"]
+    arguments = [server.binary.flavour, str(server.port), place.prefix, "main"]
     kills = 0
-    while True:
-        command = [*rekeyer, server.binary.flavour, str(server.port), place.prefix, "main"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, text=True) as process:
-            assert process.stdout is not None
-            said = [line for line in (process.stdout.readline() for _ in range(rng.randrange(5, 50))) if line]
-            if said and said[-1].startswith("ended"):
-                break
-            assert said, "it does not start"
-            process.kill()
+    while not (said := killed_at_work(arguments, rng.randrange(5, 50), rng)).startswith("ended"):
         kills += 1
         if kills in (2, 5):
             server.kill()
@@ -144,7 +134,7 @@ def test_a_rekeying_that_is_killed_is_gone_on_with(server: RunningServer) -> Non
         # Half done, everything can be read.
         with Keep(place) as half:
             assert all_contents(half) == was
-    assert said[-1] == "ended 0\n"
+    assert said == "ended 0\n"
     assert kills > 5
     with Keep(place) as ended:
         assert ended.info().default.rekey_from == []
