@@ -144,6 +144,34 @@ def test_an_own_group_that_never_leased_is_brought_back_with_its_queue(
     assert worked(other.queue("q"), "first") == [b"x"]
 
 
+# -- checks beside others
+
+
+def test_a_check_takes_a_group_that_is_dropped_meanwhile_for_no_damage(
+    place: Place, ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q.enqueue(b"x")
+    q.create_group("second")
+    after(monkeypatch, ps, "audit", 2, lambda: place.open(seed=2).queue("q").drop_group("second"))
+    assert ps.check().problems == []
+
+
+def test_a_group_is_sound_while_the_dedup_ids_of_its_queue_are_counted_anew(
+    place: Place, ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q.create_group("second")
+    q.enqueue(b"x", dedup_id="once")
+    other = place.open(seed=2)
+
+    def half_repaired() -> None:
+        interrupted(monkeypatch, other, "rebuild", 5)  # Behind the first step of the own line.
+        with pytest.raises(KeyboardInterrupt):
+            other.reindex()
+
+    after(monkeypatch, ps, "events", 1, half_repaired)  # The check is through with the own line.
+    assert ps.check().problems == []
+
+
 # -- groups that are made anew while somebody is still at those of the same name
 
 

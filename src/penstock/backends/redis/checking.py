@@ -147,8 +147,7 @@ class Checking:
                 counted = self._lines(name, note)
                 messages, events = messages + counted[0], events + counted[1]
             except QueueNotFound:
-                if self._engine.load(name) is not None:
-                    note("counters", name, "")
+                pass  # Deleted meanwhile; one that has the name since is sound, or the next check's.
             except (StorageError, BackendUnavailable) as error:
                 note(*self._why(name, error))
             if progress is not None:
@@ -159,8 +158,11 @@ class Checking:
 
     def _lines(self, name: str, note: Note) -> tuple[int, int]:
         """A queue with the lines of all its groups."""
-        lines = (name, *self._engine.queue(name).further_lines)
-        counted = [self._read(line, note) for line in lines]
+        further = self._engine.queue(name).further_lines
+        counted = [self._read(name, note)]
+        for line in further:
+            with contextlib.suppress(QueueNotFound):  # The group was dropped meanwhile.
+                counted.append(self._read(line, note))
         return sum(one[0] for one in counted), sum(one[1] for one in counted)
 
     def _read(self, name: str, note: Note) -> tuple[int, int]:
@@ -193,7 +195,9 @@ class Checking:
         for part in STREAM_PARTS if self._engine.keys.store_kind == "stream" else PARTS:
             if not (q.is_view and part in SHARED_PARTS):
                 found += self._part(q, part)
-        _, _, _, wrong, (raw, messages) = self._engine.run("audit", [q], "c", 0, int(len(q.groups) > 1))
+        _, _, _, wrong, (raw, messages) = self._engine.run(
+            "audit", [q], "c", 0, int(len(q.groups) > 1), int(q.is_view)
+        )
         found += _problems(wrong)
         counters = decode_counters(raw)
         found += self._journal(q, counters)
