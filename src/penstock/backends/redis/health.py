@@ -19,6 +19,7 @@ from penstock.backends.redis.shards import shard_reasons
 from penstock.errors import (
     BackendUnavailable,
     DecryptFailed,
+    InvalidConfig,
     KeyMissing,
     PenstockError,
     StorageCorrupt,
@@ -205,4 +206,6 @@ def _of_queue(q: Known, standing: Standing | PenstockError, numbers: Numbers) ->
 
 
 def _damaged(name: str, error: PenstockError) -> str:
+    if isinstance(error, InvalidConfig):
+        return str(error)
     return f"queue {name!r} is damaged: {error}; run check with repair"
