@@ -93,7 +93,7 @@ def examined(
         fields = {**extra, **totals.fields(), **_memory(server)}
         measured = msgspec.structs.replace(_numbers(server, told), **fields)
         return judged(measured, server.settings.health, [*found, *told.warnings], list(loss_warnings(server)))
-    except (BackendUnavailable, DecryptFailed, KeyMissing, Unauthorized) as error:
+    except (BackendUnavailable, DecryptFailed, InvalidConfig, KeyMissing, Unauthorized) as error:
         told = msgspec.structs.replace(server.health(), reachable=False)
         return BackendHealth("unhealthy", [*shards, str(error)], _numbers(server, told))
 
