@@ -51,6 +51,7 @@ from penstock.errors import (
     QueueAlreadyExists,
     QueueNotFound,
     StorageError,
+    Unauthorized,
     Unsupported,
 )
 from penstock.event import Entry
@@ -247,7 +248,7 @@ class Penstock:
         """
         found: dict[str, BackendMetrics] = {}
         for name, backend in self._backends.items():
-            with suppress(StorageError, BackendUnavailable):
+            with suppress(StorageError, BackendUnavailable, InvalidConfig, Unauthorized):
                 found[name] = backend.metrics()
         return found
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import penstock
-from penstock import DecryptFailed, Entry, KeyMissing, NewMessage
+from penstock import DecryptFailed, Entry, KeyMissing, NewMessage, Unauthorized
 from penstock.backends.redis import copying, rekeying
 from penstock.backends.redis.keys import Keys as Layout
 from penstock.codec.sealed import key_id_of
@@ -360,6 +360,30 @@ def test_housekeeping_goes_on_with_it(place: Place) -> None:
             break
     assert ps.info().default.rekey_from == []
     assert readable(place) == set()
+
+
+def test_housekeeping_waits_for_a_new_password_and_goes_on_with_it(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(place.open())
+    ps = place.sealed(ALL_KEYS)
+    begun = rekeying.ROW_VERSION + msgspec.msgpack.encode(rekeying.RekeyRow("main"))
+    place.client.hset(Layout(place.prefix).store, "rekey", begun)
+    refused = Unauthorized("WRONGPASS")
+    refused.retryable = True  # As where the password stands in a file.
+
+    def denied(*args: object) -> None:
+        raise refused
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rekeying.Rekeying, "_step", denied)
+        with pytest.raises(Unauthorized):
+            ps.sweep(50)
+    assert "rekeying has stopped" not in str(ps.health().reasons)
+    for _ in range(1000):
+        if not ps.sweep(50):
+            break
+    assert ps.info().default.rekey_from == []
 
 
 def test_rekeying_beside_traffic_loses_nothing(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -11,7 +12,7 @@ from penstock import BackendUnavailable, NewMessage, Penstock, Queue
 from penstock.backends.redis import engine
 from penstock.testing.group_suite import worked
 from penstock.testing.harness import receipts
-from tests.redis.interrupting import server_of
+from tests.redis.interrupting import after, server_of
 from tests.redis.stores import Place
 
 
@@ -141,3 +142,97 @@ def test_an_own_group_that_never_leased_is_brought_back_with_its_queue(
     found = [one.name for one in other.queue("q").groups()]
     assert found == (["first", "second"] if further else ["first"])
     assert worked(other.queue("q"), "first") == [b"x"]
+
+
+# -- checks beside others
+
+
+def test_a_check_takes_a_group_that_is_dropped_meanwhile_for_no_damage(
+    place: Place, ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q.enqueue(b"x")
+    q.create_group("second")
+    after(monkeypatch, ps, "audit", 2, lambda: place.open(seed=2).queue("q").drop_group("second"))
+    assert ps.check().problems == []
+
+
+def test_a_group_is_sound_while_the_dedup_ids_of_its_queue_are_counted_anew(
+    place: Place, ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q.create_group("second")
+    q.enqueue(b"x", dedup_id="once")
+    other = place.open(seed=2)
+
+    def half_repaired() -> None:
+        interrupted(monkeypatch, other, "rebuild", 5)  # Behind the first step of the own line.
+        with pytest.raises(KeyboardInterrupt):
+            other.reindex()
+
+    after(monkeypatch, ps, "events", 1, half_repaired)  # The check is through with the own line.
+    assert ps.check().problems == []
+
+
+# -- groups that are made anew while somebody is still at those of the same name
+
+
+def made_anew(place: Place, killed_at: str = "") -> None:
+    """Another client drops the group `late` and makes it again; or is killed before it runs that script."""
+    other = place.open(seed=2)
+    with pytest.MonkeyPatch.context() as patch:
+        if killed_at:
+            interrupted(patch, other, killed_at, 2 if killed_at == "join" else 1)
+        q = other.queue("q")
+        if any(one.name == "late" for one in q.groups()):
+            q.drop_group("late")
+        q.create_group("late")
+    other.close()
+
+
+def test_who_drops_a_group_leaves_alone_what_one_of_its_name_was_given_since(
+    place: Place, ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payloads = [b"%d" % n for n in range(1000)]
+    q.enqueue_many([NewMessage(payload) for payload in payloads])
+    q.create_group("late")
+    # A worker of the group, say, that leases in the middle of it.
+    after(monkeypatch, ps, "part", 1, lambda: made_anew(place))
+    q.drop_group("late")
+    assert ps.check().ok
+    assert [(one.name, one.lag) for one in q.groups()] == [("first", 1000), ("late", 1000)]
+    assert Counter(worked(q, "late")) == Counter(payloads)
+
+
+def test_who_makes_a_group_does_not_take_one_of_its_name_for_whole(
+    place: Place, ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    payloads = [b"%d" % n for n in range(1000)]
+    q.enqueue_many([NewMessage(payload) for payload in payloads])
+
+    def killed() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            made_anew(place, killed_at="join")
+
+    after(monkeypatch, ps, "join", 2, killed)
+    q.create_group("late")
+    assert ps.check().ok
+    assert Counter(worked(q, "late")) == Counter(payloads)
+
+
+def test_a_group_that_is_dropped_again_meanwhile_is_not_forgotten_before_its_entries_are(
+    place: Place, ps: Penstock, q: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q.enqueue_many([NewMessage(b"%d" % n) for n in range(10)])
+    q.create_group("late")
+
+    def killed() -> None:
+        made_anew(place)
+        with pytest.raises(KeyboardInterrupt):
+            made_anew(place, killed_at="part")
+
+    after(monkeypatch, ps, "part", 1, killed)
+    q.drop_group("late")
+    worked(q, "first")
+    while ps.sweep():
+        pass
+    assert place.bodies("q") == 0
+    assert ps.check().ok

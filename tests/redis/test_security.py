@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 
 from penstock.backends.redis.connecting import Script
 from penstock.errors import BackendUnavailable, InvalidConfig, Unauthorized
@@ -225,6 +226,36 @@ def test_without_an_authority_those_of_the_machine_count(
         pytest.raises(BackendUnavailable, match="certificate cannot be trusted"),
     ):
         connected(proxy, tls=True)
+
+
+def test_with_an_authority_those_of_the_machine_do_not_count(
+    shared_server: RunningServer,
+    authority: Authority,
+    connected: Connect,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.path))
+    with tls_before(shared_server, authority, "127.0.0.1") as proxy:
+        assert connected(proxy, tls=True).command("PING") == b"PONG"
+        with pytest.raises(BackendUnavailable, match="certificate cannot be trusted"):
+            connected(proxy, tls=True, ca_file=str(Authority(tmp_path, "own").path))
+
+
+def test_a_key_that_wants_a_password_is_refused_and_nobody_is_asked_for_it(
+    shared_server: RunningServer, authority: Authority, connected: Connect, tmp_path: Path
+) -> None:
+    crt, pem = authority.issue("client")
+    key = serialization.load_pem_private_key(pem.read_bytes(), None)
+    pem.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"hunter2"),
+        )
+    )
+    with pytest.raises(InvalidConfig, match=r"client\.crt' cannot be used: its key is encrypted"):
+        connected(shared_server, tls=True, cert_file=str(crt), key_file=str(pem))
 
 
 def test_a_certificate_for_another_host_is_refused(

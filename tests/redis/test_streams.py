@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from collections.abc import Iterator
@@ -267,11 +268,36 @@ def test_a_stream_has_the_name_that_it_was_given_for_good(configured: Configured
     assert key.endswith(b"pss1:{q}:stream:analytics%20stream")
     with shared().client() as client:
         assert client.xlen(key) == 1
-    with pytest.raises(InvalidConfig, match="'analytics stream'"):
-        configured.open(queue="stream_name: other").queue("q").length()
+    for other in ("stream_name: other", ""):
+        with pytest.raises(InvalidConfig, match=r"queues: queue 'q': .* created with 'analytics stream'"):
+            configured.open(queue=other)
     ps.delete_queue("q")
     with shared().client() as client:
         assert client.exists(key) == 0
+
+
+def test_a_stream_of_another_name_stops_nothing_that_is_done_for_other_queues(
+    configured: Configured, caplog: pytest.LogCaptureFixture
+) -> None:
+    ps = configured.open(queue="stream_name: named")
+    ps.queue("q").enqueue(b"x")
+    # Who opens the store by its URL is not told the name.
+    url = f"{shared().url('streams')}?key_prefix={configured.prefix}"
+    other = penstock.open(url, clock=ManualClock(START_NS))
+    other.create_queue("r").enqueue(b"y", ttl_s=1)
+    with caplog.at_level(logging.ERROR, "penstock"):
+        other._default._sweeping.tidy(10)  # type: ignore[attr-defined]  # As who keeps house does.
+    assert "queue 'q' cannot be swept, the others are: queue 'q': stream_name is ''" in caplog.text
+    health = other.health()
+    assert health.status == "degraded"
+    assert "created with 'named'" in str(health.reasons)
+    assert [one.kind for one in other.check(repair=True).problems] == ["elsewhere"]
+    assert list(other.metrics()["default"].queues) == ["r"]
+    with pytest.raises(InvalidConfig, match="created with 'named'"):
+        other.delete_queue("q")
+    other.close()
+    assert ps.check().ok
+    assert take(ps.queue("q"), 1)[0].payload == b"x"
 
 
 def test_the_consumer_group_has_the_name_that_is_configured(configured: Configured) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
 import penstock
 from penstock import NewMessage
+from penstock.backends.redis.checking import PARTS, STREAM_PARTS
 from penstock.message import parse_id
 from penstock.testing.harness import take_one
+from tests.redis.interrupting import after
 from tests.redis.stores import Place
 
 
@@ -148,3 +151,39 @@ def test_counters_are_mended_where_the_journal_was_trimmed_to_nothing(place: Pla
     q.enqueue(b"y")
     assert take_one(q).payload == b"y"
     assert ps.check().ok
+
+
+def test_a_check_takes_a_queue_that_is_made_anew_meanwhile_for_no_damage(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ps, other = place.open(), place.open(seed=2)
+    ps.create_queue("q").enqueue(b"x")
+
+    engine: Any = ps._default._engine  # type: ignore[attr-defined]
+    load = engine.load
+
+    def looked_for(name: str) -> object:
+        found = load(name)
+        if found is None:
+            other.create_queue(name)
+        return found
+
+    monkeypatch.setattr(engine, "load", looked_for)
+    after(monkeypatch, ps, "audit", 2, lambda: other.delete_queue("q"))
+    assert ps.check().problems == []
+    assert [one.name for one in ps.queues()] == ["q"]
+
+
+def test_a_check_takes_a_journal_that_is_trimmed_meanwhile_for_no_damage(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ps, other = place.open(), place.open(seed=2)
+    q = ps.create_queue("q", journal_retention_s=10)
+    for _ in range(5):
+        q.enqueue(b"old")
+        place.clock.advance(5)
+    parts = STREAM_PARTS if place.kind == "streams" else PARTS
+    after(monkeypatch, ps, "audit", len(parts) + 1, other.sweep)  # Counters were read; the journal is next.
+    assert ps.check().problems == []
+    assert q.events(after=4)[0].seq == 5
+    assert [one.seq for one in q.events(after=q.stats().first_seq - 1)] == [4, 5]

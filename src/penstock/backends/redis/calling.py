@@ -12,7 +12,7 @@ from penstock.backends.call_meter import CallMeter
 from penstock.backends.redis import driver, failures
 from penstock.backends.redis.topology import Node, Topology
 from penstock.clock import Clock, to_ns
-from penstock.errors import BackendUnavailable, PenstockError
+from penstock.errors import BackendUnavailable, InvalidConfig, PenstockError
 from penstock.redis_settings import RedisSettings
 
 MAX_REDIRECTIONS = 16
@@ -168,6 +168,10 @@ class Sender:
             if failures.is_trouble(error):
                 pool.breaker.failed()
             return error
+        except InvalidConfig as error:
+            if not error.retryable:
+                raise
+            return error  # Somebody is writing the file of the password.
         pool.breaker.succeeded()
         self.meter.took(self._clock.now_ns() - started_ns)
         return trouble
@@ -275,7 +279,9 @@ class Sender:
             if not self._may_have_new_credentials():
                 return False
             self._renew()
-        elif not failures.is_trouble(trouble) and not failures.is_for_now(trouble):
+        elif not (
+            failures.is_trouble(trouble) or failures.is_for_now(trouble) or isinstance(trouble, InvalidConfig)
+        ):
             return False
         if failures.is_bad_certificate(trouble):
             return False
@@ -284,7 +290,8 @@ class Sender:
         self._wait(attempts)
         if self.is_closed:
             return False
-        with suppress(driver.RedisError, OSError):  # The next attempt meets it too, and counts it.
+        # The next attempt meets it too, and counts it.
+        with suppress(driver.RedisError, OSError, InvalidConfig):
             self._topology.refresh()
         return True
 

@@ -21,7 +21,14 @@ from penstock.backends.redis.runs import runs_if_told
 from penstock.backends.redis.transferring import Transferring
 from penstock.backends.redis.worlds import Worlds
 from penstock.codec.body import decode_body
-from penstock.errors import BackendUnavailable, PenstockError, QueueNotFound, StorageCorrupt, StorageError
+from penstock.errors import (
+    BackendUnavailable,
+    InvalidConfig,
+    PenstockError,
+    QueueNotFound,
+    StorageCorrupt,
+    StorageError,
+)
 from penstock.event import Event, Kind
 from penstock.message import format_id, state_after
 
@@ -68,11 +75,20 @@ _KINDS: dict[str, tuple[str, str]] = {
     "transfer of nothing": ("orphan", "transfer has no messages"),
     "locked": ("index", "a repair has not ended"),
     "row": ("damage", "row of the catalogue does not decode"),
+    "elsewhere": ("index", "stream has another name than is configured"),
     "journal gap": ("damage", "journal has a gap"),
     "journal frame": ("damage", "journal frame does not decode"),
     "journal counts": ("damage", "journal does not lead to what is counted"),
     "world": ("damage", "world is not what its record says"),
 }
+
+
+#: What is gone on with, or set right where it is configured.
+_NOT_REPAIRED = frozenset(("transfer", "elsewhere"))
+
+
+class _Trimmed(Exception):
+    """Frames that were to be read are gone, as they may be."""
 
 
 class Checking:
@@ -92,7 +108,7 @@ class Checking:
         if not repair or report.ok:
             return report
         actions = self._gone_on(report.problems)
-        broken = sorted({p.queue for p in report.problems if p.queue and p.kind != "transfer"})
+        broken = sorted({p.queue for p in report.problems if p.queue and p.kind not in _NOT_REPAIRED})
         actions.update({name: self._repaired(name) for name in broken})
         problems = [
             Problem(p.what, p.queue, p.where, p.kind, p.severity, actions.get(p.queue, "left alone"))
@@ -141,14 +157,13 @@ class Checking:
                 problems.append(Problem(what, queue, where, kind, severity))
 
         for name, error in damaged.items():
-            note("row", name, str(error))
+            note("elsewhere" if isinstance(error, InvalidConfig) else "row", name, str(error))
         for place, name in enumerate(rows):
             try:
                 counted = self._lines(name, note)
                 messages, events = messages + counted[0], events + counted[1]
             except QueueNotFound:
-                if self._engine.load(name) is not None:
-                    note("counters", name, "")
+                pass  # Deleted meanwhile; one that has the name since is sound, or the next check's.
             except (StorageError, BackendUnavailable) as error:
                 note(*self._why(name, error))
             if progress is not None:
@@ -159,8 +174,11 @@ class Checking:
 
     def _lines(self, name: str, note: Note) -> tuple[int, int]:
         """A queue with the lines of all its groups."""
-        lines = (name, *self._engine.queue(name).further_lines)
-        counted = [self._read(line, note) for line in lines]
+        further = self._engine.queue(name).further_lines
+        counted = [self._read(name, note)]
+        for line in further:
+            with contextlib.suppress(QueueNotFound):  # The group was dropped meanwhile.
+                counted.append(self._read(line, note))
         return sum(one[0] for one in counted), sum(one[1] for one in counted)
 
     def _read(self, name: str, note: Note) -> tuple[int, int]:
@@ -193,15 +211,20 @@ class Checking:
         for part in STREAM_PARTS if self._engine.keys.store_kind == "stream" else PARTS:
             if not (q.is_view and part in SHARED_PARTS):
                 found += self._part(q, part)
-        _, _, _, wrong, (raw, messages) = self._engine.run("audit", [q], "c", 0, int(len(q.groups) > 1))
-        found += _problems(wrong)
-        counters = decode_counters(raw)
+        wrong, counters, messages = self._counted(q)
+        found += wrong
         found += self._journal(q, counters)
         if runs_if_told(self._engine.server) != runs:
             return self._queue(q, note)  # Another run of the server has another order: some were passed over.
         for kind, where in found:
             note(kind, q.name, f"group {q.group!r}: {where}" if q.is_view else where)
         return messages, counters.seq - counters.base_seq
+
+    def _counted(self, q: Known) -> tuple[list[tuple[str, str]], Counters, int]:
+        """What is wrong with the counters, what they are, and how many messages there are."""
+        sent = 0, int(len(q.groups) > 1), int(q.is_view)
+        _, _, _, wrong, (raw, messages) = self._engine.run("audit", [q], "c", *sent)
+        return list(_problems(wrong)), decode_counters(raw), messages
 
     def _part(self, q: Known, part: str) -> Iterator[tuple[str, str]]:
         cursor = b"0"
@@ -216,7 +239,21 @@ class Checking:
             if cursor == b"0":
                 return
 
-    def _journal(self, q: Known, counters: Counters) -> Iterator[tuple[str, str]]:
+    def _journal(self, q: Known, counters: Counters) -> list[tuple[str, str]]:
+        """What is wrong with it; from the base of now, where it was trimmed since the counters were read."""
+        while True:
+            try:
+                return list(self._followed(q, counters))
+            except _Trimmed:
+                counters = self._counted(q)[1]
+
+    def _frames(self, q: Known, seq: int) -> list[bytes]:
+        _, _, base, frames, _ = self._engine.run("events", [q], seq, "", PAGE)
+        if base > seq:
+            raise _Trimmed
+        return list(frames)
+
+    def _followed(self, q: Known, counters: Counters) -> Iterator[tuple[str, str]]:
         """From its base to the counters, frame by frame; frames that came since are not looked at."""
         c = counters
         wrong: list[tuple[str, str]] = []
@@ -227,7 +264,7 @@ class Checking:
 
         counts: tuple[int, ...] = (c.base_delayed, c.base_ready, c.base_leased, c.base_done, c.base_dead)
         while seq < c.seq:
-            frames = self._engine.run("events", [q], seq, "", PAGE)[3]
+            frames = self._frames(q, seq)
             if not frames:
                 yield "journal gap", f"nothing behind {seq}, but {c.seq} were written"
                 return

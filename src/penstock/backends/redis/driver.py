@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+import ssl
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from penstock.errors import BackendNotInstalled
@@ -28,6 +29,19 @@ except ModuleNotFoundError as error:
     if error.name != "redis":
         raise
     raise BackendNotInstalled("redis", "redis") from error
+
+
+class TlsConnection(SSLConnection):
+    """Over TLS by a context of ours: the driver's own trusts every authority of the machine beside the one
+    that is named, and asks at the terminal for the password of a key.
+    """
+
+    def __init__(self, *, make_context: Callable[[], ssl.SSLContext], **options: Any) -> None:
+        super().__init__(**options)
+        self._make_context = make_context
+
+    def _wrap_socket_with_ssl(self, sock: socket.socket) -> ssl.SSLSocket:
+        return self._make_context().wrap_socket(sock, server_hostname=self.host)
 
 
 class AnyConnection(Protocol):
@@ -67,8 +81,8 @@ __all__ = [
     "RedisError",
     "ResponseError",
     "Retry",
-    "SSLConnection",
     "TimeoutError",
+    "TlsConnection",
     "is_open",
     "key_slot",
     "socket_of",

@@ -246,20 +246,27 @@ class Engine:
         """The same, where none may be left out: a damaged row is an error."""
         rows, damaged = self.rows()
         for name, error in damaged.items():
+            if isinstance(error, InvalidConfig):
+                raise error
             raise StorageCorrupt(f"queue {name!r} is damaged: {error}; run check with repair first")
         return rows
 
-    def rows(self) -> tuple[dict[str, QueueRow], dict[str, StorageCorrupt]]:
-        """The catalogue: queues by name, and what is wrong with the rows of others."""
+    def rows(self) -> tuple[dict[str, QueueRow], dict[str, StorageCorrupt | InvalidConfig]]:
+        """The catalogue: queues by name, and what is wrong with the rows of others.
+
+        `InvalidConfig`: they are sound, but their streams are not where our settings have them.
+        """
         sound: dict[str, QueueRow] = {}
-        damaged: dict[str, StorageCorrupt] = {}
+        damaged: dict[str, StorageCorrupt | InvalidConfig] = {}
         for raw_name, raw in sorted(pairs(self.server.command("HGETALL", self.keys.queues))):
             name = raw_name.decode(errors="replace")
             try:
                 if name.encode() != raw_name:
                     raise StorageCorrupt("the name of a queue is not UTF-8")
-                sound[name] = self.decoded_row(name, raw)
-            except StorageCorrupt as error:
+                row = self.decoded_row(name, raw)
+                self._check_stream(name, row)
+                sound[name] = row
+            except (StorageCorrupt, InvalidConfig) as error:
                 damaged[name] = error
         self.seals.look()
         return sound, damaged
@@ -304,12 +311,7 @@ class Engine:
         over = row.settings.compress_over_bytes
         if over is None and self.server.settings.compression:
             over = COMPRESS_OVER_BYTES
-        wanted = self.keys.stream_name(name)
-        if row.stream != wanted:
-            raise InvalidConfig(
-                f"queue {name!r}: stream_name is {wanted!r:.80}, but it was created with {row.stream!r:.80}; "
-                "configure that, or create another queue and move to it"
-            )
+        self._check_stream(name, row)
         group, keys = row.groups[0].name if row.groups else "", self.keys.queue(name)
         lines: tuple[list[bytes], list[bytes]] = [], []
         for one in row.groups[1:]:
@@ -319,6 +321,14 @@ class Engine:
         known = Known(name, *about, name)
         self._known[name] = known
         return known
+
+    def _check_stream(self, name: str, row: QueueRow) -> None:
+        wanted = self.keys.stream_name(name)
+        if row.stream != wanted:
+            raise InvalidConfig(
+                f"queue {name!r}: stream_name is {wanted!r:.80}, but it was created with {row.stream!r:.80}; "
+                "configure that, or create another queue and move to it"
+            )
 
     def forget(self, *names: str) -> None:
         """A queue, and all lines of it."""

@@ -68,9 +68,9 @@ class Groups:
             if found is None:
                 self._catalogue.revise(queue, lambda row: self._with(row, group))
             elif found.stage == JOINING:
-                self._join(queue, group)
+                self._join(queue, found)
             elif found.stage == LEAVING:
-                self._leave(queue, group)
+                self._leave(queue, found)
             else:
                 return
 
@@ -87,19 +87,22 @@ class Groups:
         number = int(self._engine.server.command("HINCRBY", self._engine.keys.store, "numbers", 1))
         return msgspec.structs.replace(row, groups=(*row.groups, GroupRow(group, number, JOINING)))
 
-    def _join(self, queue: str, group: str) -> None:
+    def _join(self, queue: str, group: GroupRow) -> None:
         """Give the group what waits: from the beginning, whoever began it, for what was given is known."""
-        self._patiently(queue, group, "join")
-        self._catalogue.revise(queue, lambda row: _staged(row, group, JOINING, WHOLE))
+        try:
+            self._patiently(queue, group, "join")
+        except QueueNotFound:
+            return  # Dropped meanwhile, or its queue deleted: whoever wants it looks again.
+        self._catalogue.revise(queue, lambda row: _staged(row, group, WHOLE))
 
-    def _patiently(self, queue: str, group: str, script: str) -> None:
+    def _patiently(self, queue: str, group: GroupRow, script: str) -> None:
         """All slices; a queue that stays locked, or whose line has no counters, is told of."""
         try:
             self._slices(queue, group, script, MOST_CHANGES)
         except QueueChanged as changed:
             raise restless(queue) from changed
 
-    def _slices(self, queue: str, group: str, script: str, attempts: int) -> None:
+    def _slices(self, queue: str, group: GroupRow, script: str, attempts: int) -> None:
         """One after the other; `QueueChanged` if one of them was refused so many times."""
         server, closed = self._engine.server, self._engine.closed
         cursor, is_all, runs, attempt = b"0", False, runs_if_told(server), 0
@@ -125,8 +128,14 @@ class Groups:
                 # Of a cluster, too: who changed the row may have died before the lines were.
                 self._engine.patience(attempt)
 
-    def _lines(self, queue: str, group: str) -> tuple[Known, Known]:
-        return self._engine.queue(queue), self._engine.queue(queue + BETWEEN + group)
+    def _lines(self, queue: str, group: GroupRow) -> tuple[Known, Known]:
+        """Of the queue and of this very group; `QueueNotFound` where another has its name by now."""
+        for _ in range(2):
+            own, line = self._engine.queue(queue), self._engine.queue(queue + BETWEEN + group.name)
+            if line.number == group.number:
+                return own, line
+            self._engine.forget(queue)  # What was seen last may also be the one before.
+        raise QueueNotFound(queue)
 
     # -- dropping
 
@@ -135,26 +144,27 @@ class Groups:
         checked_name(group, "group")
         self._engine.forget(queue)
         groups = self._engine.queue(queue).groups
-        if _find(groups, group) is None:
+        found = _find(groups, group)
+        if found is None:
             raise InvalidMessage(f"queue {queue!r} has no consumer group {group!r:.60}")
         if groups[0].name == group:
             raise InvalidMessage(
                 f"group {group!r:.60} has the own line of queue {queue!r}: purge it, or delete the queue"
             )
-        self._catalogue.revise(queue, lambda row: _staged(row, group, None, LEAVING))
-        self._leave(queue, group)
+        self._catalogue.revise(queue, lambda row: _staged(row, found, LEAVING))
+        self._leave(queue, found)
 
-    def _leave(self, queue: str, group: str) -> None:
+    def _leave(self, queue: str, group: GroupRow) -> None:
         self._left(queue, group, lambda: self._patiently(queue, group, "part"))
 
-    def _left(self, queue: str, group: str, part: Callable[[], None]) -> None:
+    def _left(self, queue: str, group: GroupRow, part: Callable[[], None]) -> None:
         try:
             part()
         except QueueNotFound:
             return  # Somebody else came to the end of it.
 
         def without(row: QueueRow) -> QueueRow | None:
-            left = tuple(one for one in row.groups if one.name != group or one.stage != LEAVING)
+            left = tuple(one for one in row.groups if one.number != group.number or one.stage != LEAVING)
             return None if left == row.groups else msgspec.structs.replace(row, groups=left)
 
         self._catalogue.revise(queue, without)
@@ -163,8 +173,8 @@ class Groups:
         """Go on with what somebody who dropped a group left undone; not while a repair has the queue."""
         for one in self._engine.queue(queue).groups:
             if one.stage == LEAVING:
-                part = partial(self._slices, queue, one.name, "part", AT_ONCE)
-                self._left(queue, one.name, part)
+                part = partial(self._slices, queue, one, "part", AT_ONCE)
+                self._left(queue, one, part)
 
     # -- looking
 
@@ -219,10 +229,10 @@ def _find(groups: Sequence[GroupRow], name: str) -> GroupRow | None:
     return next((one for one in groups if one.name == name), None)
 
 
-def _staged(row: QueueRow, group: str, was: int | None, stage: int) -> QueueRow | None:
-    """The row with a group in another stage, if it was in that one."""
-    found = _find(row.groups, group)
-    if found is None or found.stage == stage or (was is not None and found.stage != was):
+def _staged(row: QueueRow, group: GroupRow, stage: int) -> QueueRow | None:
+    """The row with this very group in another stage; a group that is being dropped stays so."""
+    found = next((one for one in row.groups if one.number == group.number), None)
+    if found is None or found.stage in (stage, LEAVING):
         return None
     groups = (msgspec.structs.replace(one, stage=stage) if one is found else one for one in row.groups)
     return msgspec.structs.replace(row, groups=tuple(groups))

@@ -19,6 +19,7 @@ from penstock.backends.redis.shards import shard_reasons
 from penstock.errors import (
     BackendUnavailable,
     DecryptFailed,
+    InvalidConfig,
     KeyMissing,
     PenstockError,
     StorageCorrupt,
@@ -92,7 +93,7 @@ def examined(
         fields = {**extra, **totals.fields(), **_memory(server)}
         measured = msgspec.structs.replace(_numbers(server, told), **fields)
         return judged(measured, server.settings.health, [*found, *told.warnings], list(loss_warnings(server)))
-    except (BackendUnavailable, DecryptFailed, KeyMissing, Unauthorized) as error:
+    except (BackendUnavailable, DecryptFailed, InvalidConfig, KeyMissing, Unauthorized) as error:
         told = msgspec.structs.replace(server.health(), reachable=False)
         return BackendHealth("unhealthy", [*shards, str(error)], _numbers(server, told))
 
@@ -205,4 +206,6 @@ def _of_queue(q: Known, standing: Standing | PenstockError, numbers: Numbers) ->
 
 
 def _damaged(name: str, error: PenstockError) -> str:
+    if isinstance(error, InvalidConfig):
+        return str(error)
     return f"queue {name!r} is damaged: {error}; run check with repair"

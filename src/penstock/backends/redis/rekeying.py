@@ -43,6 +43,7 @@ from penstock.backends.unlocking import PLAIN, KeysRow
 from penstock.codec.sealed import key_id_of
 from penstock.errors import (
     BackendUnavailable,
+    InvalidConfig,
     KeyMissing,
     QueueNotFound,
     StorageCorrupt,
@@ -163,7 +164,9 @@ class Rekeying:
             self._step(row)
         except (KeyMissing, StorageFull):
             raise  # The store's trouble or the server's: it goes on once that is over.
-        except (StorageError, Unauthorized) as error:
+        except (StorageError, Unauthorized, InvalidConfig) as error:
+            if error.retryable:
+                raise  # A new password is on its way.
             # Not tried again and again: it stays as it is until somebody has seen to it.
             self.given_up = [f"rekeying has stopped until it is called for again: {error}"]
             log.error("%s", self.given_up[0])

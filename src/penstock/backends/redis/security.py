@@ -45,8 +45,8 @@ def connection_maker(settings: RedisSettings) -> Make:
         options["credential_provider"] = Credentials(settings)
     kind: type[driver.Connection] = driver.Connection
     if settings.tls:
-        kind = driver.SSLConnection
-        options |= _tls(settings)
+        kind = driver.TlsConnection
+        options["make_context"] = _context_maker(settings)
 
     def make(host: str, port: int) -> driver.AnyConnection:
         check_plaintext(settings, host)
@@ -55,22 +55,34 @@ def connection_maker(settings: RedisSettings) -> Make:
     return make
 
 
-def _tls(settings: RedisSettings) -> dict[str, Any]:
-    """What the driver makes each connection's context of: files that are renewed count from then on."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    if settings.ca_file is not None:
-        with _naming("ca_file", settings.ca_file):
-            context.load_verify_locations(settings.ca_file)
+def _context_maker(settings: RedisSettings) -> Callable[[], ssl.SSLContext]:
+    """Makes a context for each connection: files that are renewed count from then on."""
+    _context(settings)  # What is wrong with them now is said at once.
+
+    def make() -> ssl.SSLContext:
+        try:
+            return _context(settings)
+        except InvalidConfig as error:
+            raise driver.ConnectionError(str(error)) from None  # Somebody is writing them.
+
+    return make
+
+
+def _context(settings: RedisSettings) -> ssl.SSLContext:
+    """Trusts `ca_file` alone; without it, the authorities of the machine."""
+    with _naming("ca_file", settings.ca_file or ""):
+        context = ssl.create_default_context(cafile=settings.ca_file)
+    if settings.skip_verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
     if settings.cert_file is not None:
         with _naming("cert_file", settings.cert_file):
-            context.load_cert_chain(settings.cert_file, settings.key_file)
-    return {
-        "ssl_cert_reqs": "none" if settings.skip_verify else "required",
-        "ssl_check_hostname": not settings.skip_verify,
-        "ssl_ca_certs": settings.ca_file,
-        "ssl_certfile": settings.cert_file,
-        "ssl_keyfile": settings.key_file,
-    }
+            context.load_cert_chain(settings.cert_file, settings.key_file, _no_password)
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("its key is encrypted, and there is nobody to ask for its password")
 
 
 @contextmanager
@@ -78,7 +90,8 @@ def _naming(key: str, path: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:  # Those of the module `ssl` among them.
-        reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or "not in PEM"
+        own = str(error) if type(error) is ValueError else "not in PEM"
+        reason = getattr(error, "strerror", None) or getattr(error, "reason", None) or own
         raise InvalidConfig(f"{key} {path!r} cannot be used: {reason}") from None
 
 

@@ -17,6 +17,7 @@ from penstock.backends.redis.transferring import Transferring
 from penstock.backends.redis.worlds import Worlds
 from penstock.errors import (
     BackendUnavailable,
+    InvalidConfig,
     KeyMissing,
     PenstockError,
     QueueNotFound,
@@ -115,7 +116,7 @@ class Sweeping:
         if self._streams is None:
             return 0
         if self.finish_groups is not None:
-            with contextlib.suppress(QueueNotFound, QueueChanged):
+            with contextlib.suppress(QueueNotFound, QueueChanged, InvalidConfig):
                 self.finish_groups(name)
         lines = [name, *self._further_lines(name)]
         return sum(self._guarded(line, min(budget, 1), self._streams.tidy) for line in lines)
@@ -139,7 +140,7 @@ class Sweeping:
             self._failing.discard(name)  # Deleted meanwhile.
         except KeyMissing:
             raise  # The store's trouble, not the queue's.
-        except (BackendUnavailable, StorageError) as error:
+        except (BackendUnavailable, StorageError, InvalidConfig) as error:
             if isinstance(error, (BackendUnavailable, StorageFull)) and not self._is_cluster:
                 raise  # The server's: of a cluster, those of the others go on.
             if name not in self._failing and not self._engine.closed.is_set():
