@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.server_config import Limits
 from penstock.testing.background import Background, wait_until
 from tests.http.running import Running
 from tests.redis.servers import running
@@ -68,7 +69,9 @@ def test_groups_work_as_on_the_store_itself(served: Running) -> None:
 
 
 @pytest.mark.parametrize("interface", ["rest", "http"])
-def test_who_waits_for_a_group_is_answered_when_something_comes(served: Running, interface: str) -> None:
+def test_who_waits_for_a_group_is_answered_when_something_comes_or_it_ends(
+    served: Running, interface: str
+) -> None:
     rest = Api(served._ps, served.port)
     rest.ok("PUT", "/queues/q/groups/mail")
 
@@ -83,3 +86,26 @@ def test_who_waits_for_a_group_is_answered_when_something_comes(served: Running,
     wait_until(lambda: bool(served.door.tasks))
     served._ps.queue("q").enqueue(b"1")
     assert waiting.result() == 1
+
+    waiting = Background(wait)
+    wait_until(lambda: served.calls.polls.waiting == 1)
+    served.stop()
+    assert waiting.result() == 0, "who waits when the server ends is answered"
+
+
+def test_those_who_wait_for_a_group_are_no_more_than_may_wait(tmp_path: Path) -> None:
+    with running(tmp_path / "redis") as redis, penstock.open(redis.url("streams")) as ps:
+        ps.create_queue("q")
+        ps.queue("q").create_group("mail")
+        server = Running(ps, limits=Limits(max_polls=1))
+        rest = Api(ps, server.port)
+        try:
+            waiting = Background(
+                lambda: rest.ok("POST", "/queues/q/lease", {"group": "mail", "wait_s": 20})["deliveries"]
+            )
+            wait_until(lambda: server.calls.polls.waiting == 1)
+            assert rest("POST", "/queues/q/lease", {"group": "mail", "wait_s": 20}).status == 429
+            assert rest.ok("POST", "/queues/q/lease", {"group": "mail"})["deliveries"] == []
+        finally:
+            server.stop()
+        assert waiting.result() == []

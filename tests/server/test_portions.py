@@ -10,6 +10,7 @@ import pytest
 
 import penstock
 from penstock import InvalidMessage, NewMessage, Penstock
+from penstock.event import Entry
 from penstock.message import Page
 from penstock.server.portions import FIRST, paged, portioned
 from penstock.server_config import Limits
@@ -94,6 +95,23 @@ def test_by_rest_a_lease_and_a_page_have_what_fits(full: Penstock) -> None:
         leases = [leased(rest) for _ in range(4)]
         assert leases == [152, 152, 96, 0]
     assert full.queue("q").stats().leased == 400
+
+
+def test_by_rest_a_part_of_a_journal_has_what_fits_and_nothing_is_left_out(full: Penstock) -> None:
+    with api(full, limits=LIMITS) as rest:
+        full.journal("w").append([Entry(f"k{n % 2}", bytes(10_000)) for n in range(400)])
+        parts, after = [], 0
+        while True:
+            part = rest.ok("GET", f"/journals/w/entries?limit=10000&after={after}")
+            if not part["entries"]:
+                break
+            parts.append([entry["seq"] for entry in part["entries"]])
+            after = part["last_seq"]
+        assert [len(part) for part in parts] == [152, 152, 96]
+        assert [seq for part in parts for seq in part] == list(range(1, 401))
+        few = rest.ok("GET", "/journals/w/entries?limit=7&kinds=k1&after=300")
+        assert [entry["seq"] for entry in few["entries"]] == list(range(302, 316, 2))
+        assert few["last_seq"] == 314
 
 
 def pages(rest: Api) -> list[list[Any]]:

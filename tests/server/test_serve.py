@@ -110,7 +110,7 @@ def test_ctrl_c_ends_it_and_a_request_that_is_half_sent_does_not_hold_it_up(cli:
         (["--tls-certificate", "a.crt", "--tls-key", "a.key"], "cannot be used"),
         (["--tls-client-ca", "ca.crt"], "needs tls.certificate"),
         (["--host", "198.51.100.7", "--credentials", "keys", "--allow-plaintext"], "cannot listen"),
-        (["--log", "no/such/folder/log"], "log"),
+        (["--log", "no/such/folder/log"], "cannot be written: No such file or directory; name another"),
     ],
 )
 def test_what_cannot_be_served_is_refused_with_a_reason(cli: Cli, arguments: list[str], said: str) -> None:

@@ -82,6 +82,11 @@ class StoreCalls:
                 return found.deliveries
         return await self.polls.lease(queue, max_messages, lease_s, wait_s, consumer, listening)
 
+    async def look(
+        self, look: Callable[[], Sequence[Delivery]], wait_s: float, listening: Callable[[], bool]
+    ) -> Sequence[Delivery]:
+        return await self.polls.look(lambda: self.run(look), wait_s, listening)
+
     def close(self) -> None:
         """After the last call: the threads end."""
         self._hop.close()

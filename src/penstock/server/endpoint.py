@@ -116,6 +116,15 @@ class Calls(Protocol):
         """As `Queue.lease`. Waiting takes no thread; it ends, with nothing leased, when nobody listens."""
         ...
 
+    async def look(
+        self, look: Callable[[], Sequence[Delivery]], wait_s: float, listening: Callable[[], bool]
+    ) -> Sequence[Delivery]:
+        """What `look` finds, which is asked for it in a thread again and again as long as that is nothing.
+
+        For what tells nobody that something came: a consumer group. It waits, and ends, as a lease does.
+        """
+        ...
+
 
 @runtime_checkable
 class Background(Protocol):

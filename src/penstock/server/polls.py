@@ -26,6 +26,8 @@ log = logging.getLogger("penstock.server")
 MOST_AT_ONCE = 500
 #: However sure a backend is that nothing comes, a line looks again after this.
 LOOK_EVERY_S = 60.0
+#: How often that is looked at of which nobody is told.
+UNTOLD_EVERY_S = 0.1
 #: How long a line that nobody stands in is still told of what comes: who polled once mostly polls again.
 LINGER_S = 30.0
 #: How often those who have gone are looked for, where there is no room for more.
@@ -87,10 +89,7 @@ class Polls:
         listening: Callable[[], bool],
     ) -> Sequence[Delivery]:
         """As `Calls.lease` has it."""
-        if wait_s > 0 and self.waiting >= self._max_polls:
-            await self._let_go()
-        if wait_s > 0 and self.waiting >= self._max_polls:
-            raise Busy(429, f"{self._max_polls} polls are waiting; try again later, or without waiting")
+        await self._make_room(wait_s)
         until_s = asyncio.get_running_loop().time() + (0 if self._is_stopping else wait_s)
         poll = _Poll(max_messages, (lease_s, consumer), until_s, listening)
         self.waiting += 1
@@ -103,9 +102,38 @@ class Polls:
         finally:
             self.waiting -= 1
 
+    async def look(
+        self,
+        look: Callable[[], Awaitable[Sequence[Delivery]]],
+        wait_s: float,
+        listening: Callable[[], bool],
+    ) -> Sequence[Delivery]:
+        """As `Calls.look` has it."""
+        await self._make_room(wait_s)
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + wait_s
+        self.waiting += 1
+        try:
+            while listening():
+                found = await look()
+                left_s = until_s - loop.time()
+                if found or left_s <= 0 or self._is_stopping:
+                    return found
+                await asyncio.sleep(min(UNTOLD_EVERY_S, left_s))
+            return ()
+        finally:
+            self.waiting -= 1
+
     def is_idle(self, queue: str) -> bool:
         """Whether nobody stands in line for the queue."""
         return queue not in self._lines or self._lines[queue].is_empty()
+
+    async def _make_room(self, wait_s: float) -> None:
+        """For one more that waits; `Busy` if there is none."""
+        if wait_s > 0 and self.waiting >= self._max_polls:
+            await self._let_go()
+        if wait_s > 0 and self.waiting >= self._max_polls:
+            raise Busy(429, f"{self._max_polls} polls are waiting; try again later, or without waiting")
 
     async def _let_go(self) -> None:
         """Of those whose clients have gone: their places are free, though nothing came for them."""

@@ -7,13 +7,14 @@ would take the server down, and everybody with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from penstock.event import Entry
 from penstock.message import MAX_COUNT, Page
 
 #: So many are taken at once, whatever their size; it tells how many more there is room for.
 FIRST = 100
-#: Of a message besides its payload and headers.
+#: Of a message besides its payload and headers, and of an entry besides its body.
 FIELDS_BYTES = 512
 
 
@@ -25,10 +26,24 @@ class _Sized(Protocol):
     def headers(self) -> Mapping[str, str]: ...
 
 
-S = TypeVar("S", bound=_Sized)
+S = TypeVar("S")
 
 
-def portioned(take: Callable[[int], Sequence[S]], wanted: int, most_bytes: int) -> Sequence[S]:
+def size_of_message(one: _Sized) -> int:
+    return len(one.payload) + sum(map(len, one.headers.values())) + FIELDS_BYTES
+
+
+def size_of_entry(one: Entry) -> int:
+    numbers = 9 * len(one.vector or ())
+    return len(one.body) + numbers + sum(map(len, [*one.labels, *one.flags])) + FIELDS_BYTES
+
+
+def portioned(
+    take: Callable[[int], Sequence[S]],
+    wanted: int,
+    most_bytes: int,
+    size_of: Callable[[Any], int] = size_of_message,
+) -> Sequence[S]:
     """What `take` gives, again and again, until nothing more comes, all are there, or the answer is full."""
     if not FIRST < wanted <= MAX_COUNT:
         return take(wanted)  # What cannot be is the store's to refuse.
@@ -39,7 +54,7 @@ def portioned(take: Callable[[int], Sequence[S]], wanted: int, most_bytes: int) 
         found += some
         if len(some) < portion:
             break
-        sizes = [_size_bytes(one) for one in some]
+        sizes = [size_of(one) for one in some]
         left_bytes, largest = left_bytes - sum(sizes), max(largest, *sizes)
         portion = min(wanted - len(found), left_bytes // largest)
     return found
@@ -70,7 +85,3 @@ def paged(take: Callable[[str | None, int], Page], after: str | None, wanted: in
 
     found = portioned(more, wanted, most_bytes)
     return Page(list(found), last and last.next)  # type: ignore[arg-type]  # Messages, as in each of the pages.
-
-
-def _size_bytes(one: _Sized) -> int:
-    return len(one.payload) + sum(map(len, one.headers.values())) + FIELDS_BYTES

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from penstock.clock import NS_PER_S
+from penstock.errors import InvalidConfig
 from penstock.server.endpoint import About, Response
 
 #: Lines that wait to be written; those beyond are counted, and the count is written instead.
@@ -36,7 +37,13 @@ class RequestLog:
         self._file: Any = None
         self._encode = msgspec.json.Encoder().encode
         if self._is_on:
-            self._open()
+            try:
+                self._open()
+            except OSError as error:
+                raise InvalidConfig(
+                    f"the request log {target} cannot be written: {error.strerror}; name another file with "
+                    "--log, `-` for standard error, or off"
+                ) from None
             self._thread = threading.Thread(target=self._run, name="penstock-request-log", daemon=True)
             self._thread.start()
 

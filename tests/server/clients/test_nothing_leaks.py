@@ -1,4 +1,4 @@
-"""What a client of SQS sends in confidence is in no log, and in no answer to a request that was refused."""
+"""What a client sends in confidence is in no log, and in no answer to a request that was refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 import penstock
-from tests.server.clients.served import ACCESS_KEY, SECRET, signed_server
+from tests.server.clients.served import ACCESS_KEY, SECRET, TOKEN, signed_server
 from tests.server.processes import TIMEOUT_S, Served
 
 #: In every body, value of an attribute, and header that is sent here.
@@ -76,13 +76,13 @@ def bad_messages() -> Iterator[dict[str, Any]]:
     yield {**good, "MessageAttributes": {"Penstock.ThrottleKeys": {**TEXT, "StringValue": MARK * 200}}}
 
 
-def posted(server: Served, headers: dict[str, str], body: bytes) -> str:
+def posted(server: Served, headers: dict[str, str], body: bytes, path: str = "", verb: str = "POST") -> str:
     try:
-        with urlopen(Request(server.url, body, headers, method="POST"), timeout=TIMEOUT_S) as answer:
-            return f"{answer.headers}{answer.read().decode()}"
+        with urlopen(Request(server.url + path, body, headers, method=verb), timeout=TIMEOUT_S) as answer:
+            return f"{answer.headers}{answer.read().decode(errors='replace')}"
     except HTTPError as error:
         with error:
-            return f"{error.headers}{error.read().decode()}"
+            return f"{error.headers}{error.read().decode(errors='replace')}"
 
 
 def test_nothing_that_is_sent_in_confidence_is_told_again(server: Served, folder: Path) -> None:
@@ -120,3 +120,61 @@ def test_nothing_that_is_sent_in_confidence_is_told_again(server: Served, folder
     for text in (*told, logged, server.errors):
         assert MARK not in text
         assert SECRET not in text
+
+
+def bad_requests() -> Iterator[tuple[str, str, dict[str, str], bytes]]:
+    """Path, method, headers besides the key, and body."""
+    messages, call = "/v1/queues/q/messages", "/v1/call/enqueue"
+    message: dict[str, Any] = {"payload_text": MARK, "headers": {"a": MARK}}
+    for more in (
+        {"payload_text": [MARK]},
+        {"payload_json": MARK},
+        {"payload": f"{MARK}!"},
+        {"priority": MARK},
+        {"delay_s": -1},
+        {"headers": {"a": {MARK: MARK}}},
+        {"headers": {"a": MARK * 10_000}},
+        {"headers": {"penstock-own": MARK}},
+        {"headers": {"a": f"{MARK}\0"}},
+        {"id": "none"},
+        {"unknown": MARK},
+    ):
+        yield messages, "POST", {}, json.dumps({"messages": [{**message, **more}]}).encode()
+    yield "/v1/queues/s/messages", "POST", {}, json.dumps({"messages": [message]}).encode()
+    yield "/v1/queues/none/messages", "POST", {}, json.dumps({"messages": [message]}).encode()
+    yield messages, "POST", {}, f'{{"messages": [{{"payload_text": "{MARK}'.encode()
+    yield messages, "DELETE", {}, MARK.encode()
+    yield "/v1/state/k", "PUT", {}, json.dumps({"value": MARK}).encode()
+    for name in ("Content-Type", "Accept", "Idempotency-Key", "Penstock-Call", "Cookie"):
+        for path in (messages, call):
+            yield (
+                path,
+                "POST",
+                {name: f"{MARK} {MARK}"},
+                json.dumps({"messages": [{**message, "x": 1}]}).encode(),
+            )
+    for scheme in ("Bearer", "Basic", "AWS4-HMAC-SHA256", MARK):
+        yield messages, "POST", {"Authorization": f"{scheme} {MARK}"}, b"{}"
+    arrow = {"Content-Type": "application/vnd.apache.arrow.stream"}
+    yield messages, "POST", arrow, MARK.encode() * 100
+    msgpack = {"Content-Type": "application/msgpack"}
+    yield messages, "POST", msgpack, b"\x81\xa8messages\xb0" + MARK.encode()
+    yield call, "POST", msgpack, b"\x92\x92\xa1q\x91\xb0" + MARK.encode()
+    yield call, "POST", msgpack, b"\x92\x92\xa1q\xb0" + MARK.encode() + b"\x80"
+
+
+def test_neither_is_it_by_rest_and_in_native_calls(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "penstock-data") as ps:
+        ps.create_queue("q")
+        ps.create_queue("s", on_enqueue="function on_enqueue(message) return message.nothing.more end")
+    with signed_server(tmp_path) as server:
+        told = []
+        for path, verb, headers, body in bad_requests():
+            known = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json"}
+            told.append(posted(server, {**known, **headers}, body, path, verb))
+        assert server.stop() == 0
+        logged = (tmp_path / "requests.log").read_text()
+        assert logged.count("\n") == len(told)
+        for text in (*told, logged, server.errors):
+            assert MARK not in text
+            assert TOKEN not in text

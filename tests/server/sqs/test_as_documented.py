@@ -69,6 +69,19 @@ def test_a_redrive_policy_that_says_no_count_has_ten(sqs: Any, queue: Named) -> 
     assert json.loads(shown(sqs, url)["RedrivePolicy"])["maxReceiveCount"] == 10
 
 
+@pytest.mark.parametrize("name", ["plain", "plain.fifo"])
+def test_the_name_of_a_fifo_queue_and_its_attribute_go_together(sqs: Any, name: str) -> None:
+    given = {} if name.endswith(".fifo") else {"FifoQueue": "true"}
+    refused(sqs.create_queue, "InvalidParameterValue", QueueName=name, Attributes=given)
+
+
+def test_a_token_that_was_not_answered_is_no_place_to_go_on(sqs: Any, queue: Named) -> None:
+    url = queue()
+    for token in ("***", "YQ", "/w==", "_w=="):
+        for action, more in ((sqs.list_queues, {}), (sqs.list_dead_letter_source_queues, {"QueueUrl": url})):
+            refused(action, "InvalidParameterValue", MaxResults=1, NextToken=token, **more)
+
+
 @pytest.mark.parametrize(
     ("name", "low", "high"),
     [

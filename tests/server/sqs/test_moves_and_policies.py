@@ -204,6 +204,63 @@ def test_a_task_goes_on_at_once_after_a_stop_and_after_a_kill_when_nobody_is_see
         assert ps.queue("work").length() == 3
 
 
+def test_a_task_behind_one_that_was_cancelled_begins_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moves, "PAUSE_S", 600.0)
+    clock = ManualClock()
+
+    async def run(ps: Penstock) -> None:
+        calls = StoreCalls(ps, Limits())
+        tasks = Moves(ps, calls, clock)
+        rated = await tasks.start("dead", None, 1)
+        while not (await tasks.tasks("dead"))[0].moved:
+            await asyncio.sleep(0)
+        await tasks.cancel("dead", rated.id)
+        while (await tasks.tasks("dead"))[0].is_active:
+            await asyncio.sleep(0)
+        await tasks.start("dead", None, None)
+        while (await tasks.tasks("dead"))[0].is_active:
+            await asyncio.sleep(0)
+        await tasks.stop()
+        calls.close()
+
+    with penstock.open("memory:", clock=clock) as ps:
+        buried(ps, 3)
+        asyncio.run(asyncio.wait_for(run(ps), TIMEOUT_S))
+        assert ps.queue("work").length() == 3
+
+
+def test_a_task_that_begins_when_the_one_before_has_just_ended_is_run() -> None:
+    clock = ManualClock()
+
+    class Calls(StoreCalls):
+        """What found no task any more is told to the loop when the next one is there already."""
+
+        tasks: Moves
+        began = False
+
+        async def run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            found = await super().run(function, *args, **kwargs)
+            if function.__name__ == "_step" and found is None and not self.began:
+                self.began = True
+                await self.tasks.start("dead", "other", None)
+            return found
+
+    async def run(ps: Penstock) -> None:
+        calls = Calls(ps, Limits())
+        tasks = calls.tasks = Moves(ps, calls, clock)
+        await tasks.start("dead", None, None)
+        while not calls.began or (await tasks.tasks("dead"))[0].is_active:
+            await asyncio.sleep(0)
+        await tasks.stop()
+        calls.close()
+
+    with penstock.open("memory:", clock=clock) as ps:
+        buried(ps, 3)
+        ps.create_queue("other")
+        asyncio.run(asyncio.wait_for(run(ps), TIMEOUT_S))
+        assert ps.queue("work").length() == 3
+
+
 def test_a_task_ends_though_what_it_moved_comes_back() -> None:
     clock = ManualClock()
     with penstock.open("memory:", clock=clock) as ps:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import logging
 import re
@@ -34,8 +33,6 @@ log = logging.getLogger("penstock.server")
 
 PREFIX = "/v1/"
 CALL = "/v1/call/"
-#: How often a consumer group is looked at for one that waits.
-LOOK_EVERY_S = 0.1
 _CALL_ID = re.compile(r"([0-9a-f]{32})/([1-9][0-9]{0,17})")
 _FILTERS = frozenset({"kinds", "labels", "flags", "since_ns", "until_ns", "after", "limit"})
 #: The arguments of `lease`.
@@ -177,25 +174,17 @@ class NativeEndpoint:
         return paged(lambda after, count: function(*which, after, count), after, wanted, most_bytes)
 
     async def _lease_group(self, args: tuple[Any, ...], listening: Listening) -> Sequence[Delivery]:
-        """Waiting takes no thread."""
         queue, group, max_messages, lease_s, wait_s, consumer = args
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + wait_s
 
-        def look(wanted: int) -> Sequence[Delivery]:
+        def look() -> Sequence[Delivery]:
             lease = self._router.function("lease_group", args)
             return portioned(
                 lambda count: lease(queue, group, count, lease_s, 0, consumer),
-                wanted,
+                max_messages,
                 self._calls.answer_bytes,
             )
 
-        while listening():
-            found = await self._calls.run(look, max_messages)
-            if found or loop.time() >= until_s:
-                return found
-            await asyncio.sleep(min(LOOK_EVERY_S, max(until_s - loop.time(), 0)))
-        return []
+        return await self._calls.look(look, wait_s, listening)
 
     async def _forget(self, callers: list[bytes]) -> None:
         await self._calls.run(self._router.forget, callers)

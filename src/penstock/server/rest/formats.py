@@ -34,7 +34,7 @@ def format_of_body(headers: Mapping[str, str]) -> Format:
     given = headers.get("content-type", JSON.media_type).partition(";")[0].strip().lower()
     found = _NAMES.get(given)
     if found is None:
-        raise Refusal(415, f"Content-Type {given!r:.60}; accepted: {', '.join(_NAMES)}")
+        raise Refusal(415, f"accepted as Content-Type: {', '.join(_NAMES)}")
     return found
 
 
@@ -54,7 +54,7 @@ def format_of_answer(headers: Mapping[str, str]) -> Format:
             return _own(headers)
         if quality > 0 and name in _NAMES:
             return _NAMES[name]
-    raise Refusal(406, f"Accept {accepted!r:.60}; there are {', '.join(_NAMES)}")
+    raise Refusal(406, f"the answer can be in {', '.join(_NAMES)}, and Accept names none of them")
 
 
 def _own(headers: Mapping[str, str]) -> Format:

@@ -9,6 +9,7 @@ from msgspec import Meta, field
 from penstock.backends.base import CursorInfo
 from penstock.event import Entry
 from penstock.journal import Cursor
+from penstock.server.portions import portioned, size_of_entry
 from penstock.server.rest import shapes
 from penstock.server.rest.errors import not_found
 from penstock.server.rest.queues import OfGroup
@@ -168,10 +169,18 @@ def append_entries(call: Call, asked: NewEntries) -> Appended:
 
 def scan_entries(call: Call, asked: EntriesAsked) -> Entries:
     """Entries of a journal in the order in which they were appended."""
-    found = call.ps.journal(call.path["world"]).scan(
-        asked.kinds, asked.labels, asked.flags, asked.since_ns, asked.until_ns, asked.limit, asked.after
-    )
-    return Entries(found, found[-1].seq if found else asked.after)
+    journal, last_seq = call.ps.journal(call.path["world"]), asked.after
+
+    def take(count: int) -> list[Entry]:
+        nonlocal last_seq
+        some = journal.scan(
+            asked.kinds, asked.labels, asked.flags, asked.since_ns, asked.until_ns, count, last_seq
+        )
+        last_seq = some[-1].seq if some else last_seq
+        return some
+
+    found = portioned(take, asked.limit, call.calls.answer_bytes, size_of_entry)
+    return Entries(list(found), last_seq)
 
 
 def get_entries(call: Call, asked: ById) -> Found:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Sequence
 from typing import Annotated
 
 from msgspec import Meta
@@ -30,8 +30,6 @@ from penstock.server.rest.shapes import (
 
 #: Longer than this nobody waits in one request.
 MAX_WAIT_S = 3600.0
-#: How often a consumer group is looked at for one that waits.
-LOOK_EVERY_S = 0.1
 
 
 class Lease(Asked):
@@ -124,20 +122,14 @@ async def lease(call: Call, asked: Lease) -> Deliveries:
 
 
 async def _lease_group(call: Call, asked: Lease) -> Deliveries:
-    """Waiting takes no thread."""
-    loop = asyncio.get_running_loop()
-    until_s = loop.time() + asked.wait_s
-    while True:
-        found = await call.calls.run(
-            portioned,
+    def look() -> Sequence[message.Delivery]:
+        return portioned(
             lambda count: call.queue().lease(count, asked.lease_s, 0, asked.consumer, asked.group),
             asked.max_messages,
             call.calls.answer_bytes,
         )
-        left_s = until_s - loop.time()
-        if found or left_s <= 0 or not call.listening():
-            return shapes.deliveries(found, asked.view)
-        await asyncio.sleep(min(LOOK_EVERY_S, left_s))
+
+    return shapes.deliveries(await call.calls.look(look, asked.wait_s, call.listening), asked.view)
 
 
 async def ack(call: Call, asked: Receipts) -> Outcomes:

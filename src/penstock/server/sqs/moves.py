@@ -84,10 +84,7 @@ class Moves:
     async def cancel(self, queue: str, task_id: str) -> int:
         """What has moved by now stays where it is; how many."""
         moved = await self._calls.run(self._cancelled, queue, task_id)
-        if queue in self._running:
-            self._running[queue].set()
-        else:
-            self._drive(queue)  # Whoever ran it may be gone.
+        self._drive(queue)  # Whoever ran it may be gone.
         return moved
 
     async def tasks(self, queue: str) -> list[Task]:
@@ -109,7 +106,10 @@ class Moves:
     # -- on the event loop
 
     def _drive(self, queue: str) -> None:
-        if queue in self._running or self._stopping:
+        if self._stopping:
+            return
+        if queue in self._running:
+            self._running[queue].set()
             return
         self._running[queue] = asyncio.Event()
         task = asyncio.get_running_loop().create_task(self._run(queue))
@@ -120,12 +120,13 @@ class Moves:
         wake = self._running[queue]
         try:
             while not self._stopping:
-                pause_s = await self._stepped(queue)
-                if pause_s is None:
-                    return
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(wake.wait(), pause_s)
                 wake.clear()
+                pause_s = await self._stepped(queue)
+                if pause_s is not None:
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(wake.wait(), pause_s)
+                elif not wake.is_set():  # Else a task was started behind the look that found none.
+                    return
             await self._calls.run(self._let_go, queue)
         except (PenstockError, Busy) as error:
             log.warning("moves of queue %r: not noted that they stop here: %s", queue, error)

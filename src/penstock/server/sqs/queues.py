@@ -32,6 +32,8 @@ async def create_queue(call: Call, args: shapes.CreateQueue) -> shapes.QueueUrl:
             "InvalidParameterValue",
             "Can only include alphanumeric characters, hyphens, or underscores. 1 to 80 in length.",
         )
+    if not fifo and wanted.get("FifoQueue") == "true":
+        raise invalid("QueueName", name, "The name of a FIFO queue must end with the .fifo suffix.")
     settings, notes = attributes.changes(wanted, call.place, fifo=fifo)
     if fifo and "FifoQueue" not in wanted:
         raise invalid("QueueName", name, "A name that ends in .fifo goes with the attribute FifoQueue=true.")
@@ -119,7 +121,7 @@ def _page(
     after = ""
     if token is not None:
         try:
-            after = base64.urlsafe_b64decode(token.encode()).decode()
+            after = base64.b64decode(token.encode(), b"-_", validate=True).decode()
         except (binascii.Error, ValueError):
             raise invalid("NextToken", token, "It is none that was answered.") from None
     found = [name for name in names if name > after]
