@@ -159,12 +159,12 @@ local function serve(level, count)
     tags[#tags + 1] = flow.tag
     tags[#tags + 1] = flow.lane
   end
-  if #heads > 0 then call('ZADD', KEYS[O], unpack(heads)) end
+  if #heads > 0 then add_many(KEYS[O], heads) end
   if #empty > 0 then c[FLOWS + level] = c[FLOWS + level] - call('ZREM', KEYS[O], unpack(empty)) end
   if c[READY + level] == 0 then
     rest(q, level)
   else
-    call('ZADD', f, unpack(tags))
+    add_many(f, tags)
     -- A lane without messages stays for a while with its tag: who comes and goes must not overtake. Not too many.
     if #empty > 0 and call('ZCARD', f) - c[FLOWS + level] > GHOSTS then call('ZREM', f, unpack(empty)) end
   end
@@ -254,7 +254,7 @@ end
 local bodies = claim(ids, recs, consumer, attempts)
 keep(q, ids, recs)
 call('HSET', KEYS[S], unpack(states))
-call('ZADD', KEYS[L], unpack(ends))
+add_many(KEYS[L], ends)
 if #ttl > 0 then call('ZREM', KEYS[T], unpack(ttl)) end
 if limit > 0 then
   -- Of what is handed out alone: a dropped row is never settled, and its key would stay full.
