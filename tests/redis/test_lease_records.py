@@ -1,10 +1,12 @@
-"""What a lease writes of each message, whatever it shares with the one before it in the batch."""
+"""What a lease writes of each message, whatever it shares with the one before it, and into what sets."""
 
 import pytest
 
 import penstock
 from penstock import NewMessage
+from penstock.testing.harness import take
 from tests.redis.one_server import shared
+from tests.redis.stores import Place
 
 
 @pytest.mark.parametrize("consumer", ["", "worker-1"])
@@ -42,3 +44,18 @@ def test_messages_that_came_apart_are_leased_together_each_as_it_is(kind: str, c
         assert not ps.check().problems
         assert all(outcome.ok for outcome in q.ack([delivery.receipt for delivery in leased]))
         ps.delete_queue("mixed")
+
+
+def test_a_batch_fills_sets_as_trees_and_with_its_messages_alone(place: Place) -> None:
+    """As lists, which servers keep small sets as, each message would be looked for among all others."""
+    q = place.open().create_queue("q")
+    q.enqueue_many([NewMessage(fairness_key=f"k{n}") for n in range(100)])
+    kept = {part: _members(place, part) for part in ("z", "o", "f5")}
+    assert len(take(q, 100)) == 100
+    kept["l"] = _members(place, "l")
+    assert kept == dict.fromkeys(("z", "o", "f5", "l"), (100, b"skiplist"))
+
+
+def _members(place: Place, part: str) -> tuple[int, bytes]:
+    key = place.key("q", part)
+    return place.client.zcard(key), place.client.object("encoding", key)

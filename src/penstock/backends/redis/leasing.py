@@ -42,6 +42,11 @@ KEYS_COUNTED = 100_000
 _LENGTH_AT = FIXED_BYTES - 4
 _SEALED = bytes((SEALED_VERSION,))
 
+#: Messages before these, their attempts, when they expire (0 never), became visible and were enqueued.
+_ALIKE = struct.Struct(">IIQQQ")
+#: attempts, expires_ns, visible_ns, enqueued_ns
+_About = tuple[int, int | None, int, int]
+
 #: version, priority, weight, and the variable part of a body
 _Shape = tuple[int, int, int, Variable]
 _NO_SHAPE: _Shape = (0, 0, 0, ("", {}, (), None))
@@ -114,34 +119,34 @@ class Leasing:
         return None if len(some) == most else 0
 
     def _deliveries(self, q: Known, reply: Sequence[Any], lease_us: int, consumer: str) -> list[Delivery]:
-        _, now_us, seq, ids, attempts, raw_times, bodies = reply
-        count = len(attempts) // 4
+        _, now_us, seq, joined, alike, bodies = reply
+        ids = [joined[at : at + 16] for at in range(0, len(joined), 16)]
         if not self._engine.seals.takes_plain or any(body and body[0] == SEALED_VERSION for body in bodies):
             bodies = [
-                body and self._engine.opened_body(q, ids[16 * i : 16 * i + 16], body)
-                for i, body in enumerate(bodies)
+                body and self._engine.opened_body(q, raw_id, body)
+                for raw_id, body in zip(ids, bodies, strict=False)
             ]
-        if len(bodies) < count:  # The rest of large ones, some at a time.
-            rest = [ids[16 * i : 16 * i + 16] for i in range(len(bodies), count)]
-            bodies += [None if found is None else found[1] for found in self._looking.find(q, rest)]
+        if len(bodies) < len(ids):  # The rest of large ones, some at a time.
+            rest = self._looking.find(q, ids[len(bodies) :])
+            bodies += [None if found is None else found[1] for found in rest]
         out: list[Delivery] = []
         start, first, name = q.token_start, int(seq), q.name
         now_ns, until_ns = now_us * 1000, (now_us + lease_us) * 1000
-        tries = struct.unpack(f">{count}I", attempts)
-        times = struct.unpack(f">{4 * count}Q", raw_times)
         head, end, shape = b"", 0, _NO_SHAPE
-        for i, body in enumerate(bodies):
-            raw_id = ids[16 * i : 16 * i + 16]
-            if body is None or body[:1] == _SEALED:
-                # Missing, or it does not open: its lease runs out, and `check` finds it.
-                log.error(
-                    "queue %r, message %s has no body that can be read; run check",
-                    name,
-                    format_id(raw_id),
-                )
-                continue
+        about = _about_each(alike, len(ids))
+        for i, (raw_id, body, (tries, expires_ns, _, enqueued_ns)) in enumerate(
+            zip(ids, bodies, about, strict=True), first
+        ):
             # All before the payload is mostly the same: neither times nor places are in it.
-            if not end or not body.startswith(head):
+            if not end or body is None or not body.startswith(head):
+                if body is None or body[:1] == _SEALED:
+                    # Missing, or it does not open: its lease runs out, and `check` finds it.
+                    log.error(
+                        "queue %r, message %s has no body that can be read; run check",
+                        name,
+                        format_id(raw_id),
+                    )
+                    continue
                 end = FIXED_BYTES + int.from_bytes(body[_LENGTH_AT:FIXED_BYTES], "big")
                 head = body[:end]
                 shape = self._shapes.get(head) or self._decoded(body, head)
@@ -150,25 +155,24 @@ class Leasing:
             out.append(
                 Delivery(
                     raw_id,
-                    start + (first + i).to_bytes(8, "big"),
+                    start + i.to_bytes(8, "big"),
                     name,
                     payload,
                     headers.copy(),
-                    tries[i],
+                    tries,
                     fairness_key,
                     weight,
                     throttle_keys,
                     priority,
                     dedup_id,
-                    times[4 * i + 3] * 1000,
-                    times[4 * i] * 1000 or None,
+                    enqueued_ns,
+                    expires_ns,
                     consumer,
                     now_ns,
                     until_ns,
                 )
             )
-        visible_ns = [one * 1000 for one in times[2::4]]
-        self._settling.meters[name].waits.observe_since(now_ns, visible_ns)
+        self._settling.meters[name].waits.observe_since(now_ns, [visible_ns for _, _, visible_ns, _ in about])
         counted = self.served.setdefault(name, Counter())
         counted.update([delivery.fairness_key for delivery in out])
         if len(counted) > KEYS_COUNTED:
@@ -186,6 +190,16 @@ class Leasing:
                 self._shapes.clear()
             self._shapes[head] = shape
         return shape
+
+
+def _about_each(alike: bytes, count: int) -> list[_About]:
+    """The same of all up to the next that differ."""
+    out: list[_About] = []
+    for before, tries, expires_us, visible_us, enqueued_us in _ALIKE.iter_unpack(alike):
+        if before > len(out):
+            out += out[-1:] * (before - len(out))
+        out.append((tries, expires_us * 1000 or None, visible_us * 1000, enqueued_us * 1000))
+    return out + out[-1:] * (count - len(out))
 
 
 def _unpacked(body: bytes, payload: bytes, version: int) -> bytes:

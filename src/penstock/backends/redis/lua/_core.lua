@@ -37,6 +37,16 @@ local now8, zero8 = pack('>I8', now), '\0\0\0\0\0\0\0\0'
 -- Who drains a queue, keeps what it holds or makes room goes on behind this; who fills the queue does not come here.
 local function go_on_when_full(place) call('PERSIST', KEYS[place]) end
 
+-- Many at once into a sorted set. A small one is kept as a list, in which each new member is compared with every other:
+-- filling it costs the square. A member that is too long for a list makes it a tree, which it stays until it is empty.
+local function add_many(index, members)
+  local long = #members > 64 and string.rep('-', 65)
+  if long then call('ZADD', index, '0', long) end
+  local new = call('ZADD', index, unpack(members))
+  if long then call('ZREM', index, long) end
+  return new
+end
+
 -- What was remembered of a call when it was done; true if that is nothing special.
 -- The answer, behind the call's id, has the score that the id has.
 local function remembered(at, id)
@@ -199,6 +209,6 @@ local function keep(q, ids, recs)
         order[#order + 1] = snapshot .. standing(ids[i], rec)
       end
     end
-    if #order > 0 then call('ZADD', KEYS[q.at + Q], unpack(order)) end
+    if #order > 0 then add_many(KEYS[q.at + Q], order) end
   end
 end

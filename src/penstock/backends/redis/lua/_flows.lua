@@ -23,22 +23,20 @@ local function came(q, lanes, earlier)
     local head = earlier and call('ZSCORE', KEYS[at + O], l)
     if not head or x[2] < tonumber(head) then
       if head then call('ZREM', KEYS[at + O], l) c[FLOWS + level] = c[FLOWS + level] - 1 end
-      local some = heads[level] or {}
+      local some = heads[level] or {'NX'}
       heads[level] = some
       some[#some + 1] = x[2]
       some[#some + 1] = l
     end
     if c[PER_KEY] == 0 or in_flight(q, sub(l, 4)) < c[PER_KEY] then
-      local some = flows[level] or {}
+      local some = flows[level] or {'NX'}
       flows[level] = some
       some[#some + 1] = c[TAG + level] + 1 / (byte(x[3]) * 256 + byte(x[3], 2))
       some[#some + 1] = l
     end
   end
-  for level, some in pairs(heads) do
-    c[FLOWS + level] = c[FLOWS + level] + call('ZADD', KEYS[at + O], 'NX', unpack(some))
-  end
-  for level, some in pairs(flows) do call('ZADD', KEYS[at + F + level], 'NX', unpack(some)) end
+  for level, some in pairs(heads) do c[FLOWS + level] = c[FLOWS + level] + add_many(KEYS[at + O], some) end
+  for level, some in pairs(flows) do add_many(KEYS[at + F + level], some) end
 end
 
 -- Ready messages went, other than by their turn: lane -> how many.

@@ -76,7 +76,7 @@ local function forget(q, ids, recs, seq)
     local rec = byte(recs[i]) == 7 and sub(recs[i], 18) or recs[i]
     gone[2 * i] = '\6\0' .. sub(turned(rec, 6, nil, zero8, nil, pack('>I8', seq + i - 1)), 3)
   end
-  call('ZADD', KEYS[at + H], unpack(held))
+  add_many(KEYS[at + H], held)
   call('HSET', KEYS[at + S], unpack(gone))
   q.c[HELD] = q.c[HELD] + #ids
 end
@@ -99,7 +99,7 @@ local function mark_buried(q, ids, recs)
   for i, rec in ipairs(recs) do
     if byte(rec, 2) == 1 then buried[#buried + 1] = u64(rec, 31) buried[#buried + 1] = ids[i] end
   end
-  if #buried > 0 then call('ZADD', KEYS[q.at + A], unpack(buried)) end
+  if #buried > 0 then add_many(KEYS[q.at + A], buried) end
 end
 
 -- Messages are READY under these records, which have their places.
@@ -118,9 +118,9 @@ local function enter_ready(q, ids, recs, earlier)
     end
     if sub(rec, 23, 30) ~= zero8 then ttl[#ttl + 1] = u64(rec, 23) ttl[#ttl + 1] = id end
   end
-  call('ZADD', KEYS[q.at + Z], unpack(zs))
+  add_many(KEYS[q.at + Z], zs)
   call('HSET', KEYS[q.at + S], unpack(states))
-  if #ttl > 0 then call('ZADD', KEYS[q.at + T], unpack(ttl)) end
+  if #ttl > 0 then add_many(KEYS[q.at + T], ttl) end
   mark_buried(q, ids, recs)
   came(q, lanes, earlier)
 end
@@ -137,9 +137,9 @@ local function enter(q, state, ids, recs)
   end
   local key, counter = D, DELAYED
   if state == 4 then key, counter = G, DONE elseif state == 5 then key, counter = Y, DEAD end
-  call('ZADD', KEYS[q.at + key], unpack(due))
+  add_many(KEYS[q.at + key], due)
   call('HSET', KEYS[q.at + S], unpack(states))
-  if #ttl > 0 then call('ZADD', KEYS[q.at + T], unpack(ttl)) end
+  if #ttl > 0 then add_many(KEYS[q.at + T], ttl) end
   if state == 1 then mark_buried(q, ids, recs) end
   c[counter] = c[counter] + #ids
 end

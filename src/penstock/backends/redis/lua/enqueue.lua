@@ -38,7 +38,7 @@ if plain then
   c[ORDER] = order
   put_bodies(0, ARGV, first, n, seq)
   call('HSET', KEYS[S], unpack(ss))
-  call('ZADD', KEYS[Z], unpack(zs))
+  add_many(KEYS[Z], zs)
   came(q, added)
   c[ENQUEUED_TOTAL] = c[ENQUEUED_TOTAL] + n
   record(q, 1, n, concat(ids), 0, now)
@@ -109,9 +109,9 @@ end
 if #ids > 0 then
   put_bodies(0, ms, 1, #ids, c[SEQ])
   call('HSET', KEYS[S], unpack(ss))
-  if #zs > 0 then call('ZADD', KEYS[Z], unpack(zs)) end
-  if #ds > 0 then call('ZADD', KEYS[D], unpack(ds)) end
-  if #ts > 0 then call('ZADD', KEYS[T], unpack(ts)) end
+  if #zs > 0 then add_many(KEYS[Z], zs) end
+  if #ds > 0 then add_many(KEYS[D], ds) end
+  if #ts > 0 then add_many(KEYS[T], ts) end
   came(q, added)
   c[DELAYED] = c[DELAYED] + waiting
   c[ENQUEUED_TOTAL] = c[ENQUEUED_TOTAL] + #ids

@@ -22,7 +22,7 @@ if #ids > 0 then
   go_on_when_full(S)
   keep(q, ids, held)
   call('HSET', KEYS[S], unpack(states))
-  call('ZADD', KEYS[L], unpack(ends))
+  add_many(KEYS[L], ends)
   record(q, 4, #ids, concat(ids), column(attempts, 4), until_us, consumers)
   close(q)
   if until_us < earliest then tell(q) end

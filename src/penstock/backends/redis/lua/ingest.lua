@@ -70,9 +70,9 @@ end
 if #ids > 0 then
   put_bodies(0, bodies, 1, #ids, c[SEQ])
   call('HSET', KEYS[S], unpack(states))
-  if #zs > 0 then call('ZADD', KEYS[Z], unpack(zs)) end
-  if #ds > 0 then call('ZADD', KEYS[D], unpack(ds)) end
-  if #ts > 0 then call('ZADD', KEYS[T], unpack(ts)) end
+  if #zs > 0 then add_many(KEYS[Z], zs) end
+  if #ds > 0 then add_many(KEYS[D], ds) end
+  if #ts > 0 then add_many(KEYS[T], ts) end
   came(q, added, true)
   if ready then c[ORDER] = math.max(c[ORDER], order) end
   c[DELAYED] = c[DELAYED] + #ds / 2

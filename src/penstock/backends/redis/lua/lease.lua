@@ -1,7 +1,9 @@
 -- Hand out up to so many ready messages. Touches c m s z o d l t h j b k x i e q f0-f9 of one queue.
 -- ARGV: 3 settings, 4 most, 5 lease in microseconds, 6 consumer.
--- Answers {0, time, first seq, ids, attempts, times, bodies}; of each message four times: when it expires, one of no
--- use, when it became visible and when it was enqueued. Of large bodies only the first. With nothing handed out {0, time, when something falls due}; {1} if time has more to do first; {2, time, ids, records} of ended leases.
+-- Answers {0, time, first seq, ids, alike, bodies}; alike are those with the same attempts and times, one behind the
+-- other: how many came before them (4), attempts (4), when they expire, became visible and were enqueued (8 each). Of
+-- large bodies only the first. With nothing handed out {0, time, when something falls due}; {1} if time has more to do
+-- first; {2, time, ids, records} of ended leases.
 --: bodies flows steps time
 local ENDED, SLICE_ENDED, GHOSTS = 2, 500, 256
 local char, find = string.char, string.find
@@ -14,13 +16,13 @@ if q.again then
   local frame = call('XRANGE', KEYS[J], frame_id, frame_id)[1]
   local joined, ids = frame and sub(frame[2][2], from, from + 16 * n - 1) or '', {}
   for i = 1, #joined / 16 do ids[i] = sub(joined, 16 * i - 15, 16 * i) end
-  local attempts, times, began, recs = {}, {}, now, #ids == n and call('HMGET', KEYS[S], unpack(ids)) or {}
+  local alike, began, recs = {}, now, #ids == n and call('HMGET', KEYS[S], unpack(ids)) or {}
   for i, rec in ipairs(recs) do
     if not rec or byte(rec) ~= 3 or u64(rec, 31) ~= first + i - 1 or u64(rec, 15) <= now then break end
-    attempts[i], times[i], began = sub(rec, 3, 6), sub(rec, 23, 54), u64(rec, 7)
+    began, alike[i] = u64(rec, 7), pack('>I4', i - 1) .. sub(rec, 3, 6) .. sub(rec, 23, 30) .. sub(rec, 39, 54)
   end
-  if #times == n then
-    return {DONE_NOW, began, string.format('%.0f', first), joined, concat(attempts), concat(times), bodies_of(ids, recs)}
+  if #alike == n then
+    return {DONE_NOW, began, string.format('%.0f', first), joined, concat(alike), bodies_of(ids, recs)}
   end
   if c[SETTINGS] ~= tonumber(ARGV[3]) then return {CHANGED} end
 end
@@ -159,12 +161,12 @@ local function serve(level, count)
     tags[#tags + 1] = flow.tag
     tags[#tags + 1] = flow.lane
   end
-  if #heads > 0 then call('ZADD', KEYS[O], unpack(heads)) end
+  if #heads > 0 then add_many(KEYS[O], heads) end
   if #empty > 0 then c[FLOWS + level] = c[FLOWS + level] - call('ZREM', KEYS[O], unpack(empty)) end
   if c[READY + level] == 0 then
     rest(q, level)
   else
-    call('ZADD', f, unpack(tags))
+    add_many(f, tags)
     -- A lane without messages stays for a while with its tag: who comes and goes must not overtake. Not too many.
     if #empty > 0 and call('ZCARD', f) - c[FLOWS + level] > GHOSTS then call('ZREM', f, unpack(empty)) end
   end
@@ -227,22 +229,24 @@ n = #ids
 if n == 0 then close(q) return {MORE} end
 -- What messages share that came together is made once: states, flags, attempts, times. To look whether a record begins
 -- as the last one did costs less than to take its beginning out.
-local attempts, times, states, ends, ttl = {}, {}, {}, {}, {}
+local attempts, alike, states, ends, ttl = {}, {}, {}, {}, {}
 local seq, name, end_text = c[SEQ], pack('>I2', #consumer) .. consumer, string.format('%.0f', lease_end)
 local since_until, seq7 = now8 .. pack('>I8', lease_end), nil
-local alike, came_at, start, attempt, time, expires
+local begins, came_at, start, attempt, expires8
 for i = 1, n do
   local rec, id, low = recs[i], ids[i], (seq + i) % 256
-  local is_new = not alike or find(rec, alike, 1, true) ~= 1
+  local is_new = not begins or find(rec, begins, 1, true) ~= 1
   if low == 0 or not seq7 then seq7, is_new = sub(pack('>I8', seq + i), 1, 7), true end
   if is_new then
-    local expires8 = sub(rec, 23, 30)
-    alike, expires, attempt = sub(rec, 1, 30), expires8 ~= zero8, pack('>I4', unpacked('>I4', rec, 3) + 1)
+    begins, expires8, attempt = sub(rec, 1, 30), sub(rec, 23, 30), pack('>I4', unpacked('>I4', rec, 3) + 1)
     start = '\3' .. sub(rec, 2, 2) .. attempt .. since_until .. expires8 .. seq7
   end
-  if is_new or find(rec, came_at, 39, true) ~= 39 then came_at, time = sub(rec, 39, 54), sub(rec, 23, 54) end
-  attempts[i], times[i] = attempt, time
-  if expires then ttl[#ttl + 1] = id end
+  if is_new or find(rec, came_at, 39, true) ~= 39 then
+    came_at = sub(rec, 39, 54)
+    alike[#alike + 1] = pack('>I4', i - 1) .. attempt .. expires8 .. came_at
+  end
+  attempts[i] = attempt
+  if expires8 ~= zero8 then ttl[#ttl + 1] = id end
   ends[2 * i - 1], ends[2 * i], states[2 * i - 1] = end_text, id, id
   if consumer == '' then
     states[2 * i] = start .. char(low) .. sub(rec, 39)
@@ -254,7 +258,7 @@ end
 local bodies = claim(ids, recs, consumer, attempts)
 keep(q, ids, recs)
 call('HSET', KEYS[S], unpack(states))
-call('ZADD', KEYS[L], unpack(ends))
+add_many(KEYS[L], ends)
 if #ttl > 0 then call('ZREM', KEYS[T], unpack(ttl)) end
 if limit > 0 then
   -- Of what is handed out alone: a dropped row is never settled, and its key would stay full.
@@ -269,4 +273,4 @@ record(q, 3, n, joined, column(attempts, 4), lease_end, consumer)
 remember_call(q, cmsgpack.pack({string.format('%.0f-0', c[SEQ]), from, seq + 1, n}))
 close(q)
 if lease_end < earliest then tell(q) end
-return {DONE_NOW, now, string.format('%.0f', seq + 1), joined, concat(attempts), concat(times), bodies}
+return {DONE_NOW, now, string.format('%.0f', seq + 1), joined, concat(alike), bodies}
