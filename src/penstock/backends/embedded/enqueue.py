@@ -13,7 +13,7 @@ from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.lanes import ReadyRow
 from penstock.backends.embedded.lookup import STATES, Found, find_many, find_sound
-from penstock.backends.embedded.newcomers import Newcomers
+from penstock.backends.embedded.newcomers import Newcomers, Shape
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import DEDUP_ROW, ROW_VERSION, StateRow, decode_dedup, encode_ready
 from penstock.backends.embedded.transitions import WAITING, drop_bodies, enter, enter_ready, leave, unhold
@@ -56,11 +56,6 @@ _KEY = itemgetter(0)
 #: The fairness key of no message.
 _NOBODYS = object()
 
-#: lane, body between order and payload, ready key before the order, ready value: what plain messages of one
-#: queue, fairness key, priority and weight share.
-_Shape = tuple[bytes, bytes, bytes, bytes]
-_NO_SHAPE: _Shape = (b"", b"", b"", b"")
-
 
 @functools.lru_cache(maxsize=1024)
 def _fresh_ready(weight: int) -> bytes:
@@ -73,8 +68,7 @@ class Enqueuer:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        #: By queue, priority and weight, then by fairness key.
-        self._shapes: dict[tuple[int, int, int], dict[str, _Shape]] = {}
+        #: Those of all queues.
         self._shape_count = 0
 
     def enqueue(self, queue: str, messages: Sequence[NewMessage]) -> list[EnqueueResult]:
@@ -95,21 +89,20 @@ class Enqueuer:
     ) -> list[EnqueueResult]:
         txn.changed = True
         high, text, first_low = self._engine.ids.take(len(messages), now_ns := txn.now_ns)
-        first_ns = q.next_order_ns(now_ns, len(messages))
         put, bodies, body_prefix = txn.put, self._engine.messages, q.prefix + high
         ids: list[bytes] = []
         results: list[EnqueueResult] = []
-        new = q.ready.newcomers()
-        behind, fresh = new.behind, new.rows
+        fresh, grown, empty = (new := q.ready.newcomers()).rows, new.grown, new.empty
         kept_bytes = q.ready.keeps_up_to_bytes(q.counters.counts[StateCode.READY])
         rest = _Rest(txn, q, messages, ids, new, kept_bytes)
         # Neighbours mostly share the very objects of these three: their shape is then known.
         fairness_key: object = _NOBODYS
         over_bytes = MAX_PAYLOAD_BYTES if (over := q.settings.compress_over_bytes) is None else over
-        head, priority, weight, (_, tail, key_prefix, value) = b"", -1, -1, _NO_SHAPE
-        shapes: dict[str, _Shape] = {}
+        head, priority, weight, tail, key_prefix, value = b"", -1, -1, b"", b"", b""
+        shapes: dict[str, Shape] = {}
         rows: list[ReadyRow] = []
-        for m, low, order_ns in zip(messages, count(first_low), count(first_ns), strict=False):
+        places = count(first_low), count(q.next_order_ns(now_ns, len(messages)))
+        for m, low, order_ns in zip(messages, *places, strict=False):
             try:
                 # By far the most are plain: nothing to them but payload, headers and where they belong.
                 raw, given, same = m.payload, m.fairness_key, m.priority is priority and m.weight is weight
@@ -129,8 +122,12 @@ class Enqueuer:
                         shapes, shape = self._shape(q, m)
                         head = before_order(m.priority, m.weight, now_ns)
                     fairness_key, priority, weight = given, m.priority, m.weight
-                    lane, tail, key_prefix, value = shape
-                    rows = behind(lane)
+                    tail, key_prefix, value = shape.tail, shape.key_prefix, shape.value
+                    if (lane := shape.lane) and lane.complete:  # As most are: what `behind` does, uncalled.
+                        rows = lane.rows
+                        (grown if rows else empty).append(lane)
+                    else:
+                        rows = new.behind(shape)
                 low_raw, order_raw = low.to_bytes(6, "big"), order_ns.to_bytes(8, "big")
                 if plain:
                     raw_id = high + low_raw
@@ -142,9 +139,11 @@ class Enqueuer:
                     ids.append(raw_id)
                     row: ReadyRow = (key, value, None, None)
                     if len(body) <= kept_bytes:
-                        row = (key, value, body, None)
-                        if not m.headers and len(raw) <= kept_bytes:  # A body may be compressed.
-                            row = (key, value, raw, now_ns)
+                        row = (
+                            (key, value, raw, now_ns)
+                            if not m.headers and len(raw) <= kept_bytes  # A body may be compressed.
+                            else (key, value, body, None)
+                        )
                     rows.append(row)
                     fresh.append(row)
                     results.append(EnqueueResult(text + low_raw.hex()))
@@ -156,28 +155,34 @@ class Enqueuer:
         self._count(txn, q, ids, new, rest)
         return results
 
-    def _shape(self, q: QueueState, m: NewMessage) -> tuple[dict[str, _Shape], _Shape]:
+    def _shape(self, q: QueueState, m: NewMessage) -> tuple[dict[str, Shape], Shape]:
         """What a plain message shares with others of its kind, and others' that differ by their keys alone.
 
         Refuses one that is not valid.
         """
         if type(m.fairness_key) is not str or type(m.priority) is not int or type(m.weight) is not int:
             check_new(q.name, m, fifo=q.settings.fifo)
-        shapes = self._shapes.setdefault((q.qid, m.priority, m.weight), {})
+        shapes = q.ready.shapes.setdefault((m.priority, m.weight), {})
         shape = shapes.get(m.fairness_key)
         if shape is None:
             check_new(q.name, m, fifo=q.settings.fifo)
-            lane = q.lane(m.priority, m.fairness_key, ())
-            shape = shapes[m.fairness_key] = (
-                lane,
+            name = q.lane(m.priority, m.fairness_key, ())
+            shape = shapes[m.fairness_key] = Shape(
+                name,
                 after_order(encode_variable((m.fairness_key, {}, (), None))),
-                q.prefix + lane,
+                q.prefix + name,
                 _fresh_ready(m.weight),
             )
             self._shape_count += 1
             if self._shape_count >= SHAPES_KEPT:
-                self._shapes, self._shape_count = {}, 0
+                self._forget_shapes()
         return shapes, shape
+
+    def _forget_shapes(self) -> None:
+        self._shape_count = 0
+        for q in self._engine.by_qid.values():
+            if q.loaded:
+                q.ready.shapes.clear()
 
     def _tail(self, m: NewMessage) -> bytes:
         check_headers(m.headers)

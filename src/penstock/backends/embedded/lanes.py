@@ -8,7 +8,7 @@ index. Lanes are found by seeking from one to the next, a slice per call: openin
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from sortedcontainers import SortedDict
@@ -159,9 +159,9 @@ class Lane:
 
 
 class Lanes:
-    """The lanes of one queue. `enlist` is told of every lane that has rows and is in no place."""
+    """The lanes of one queue. `enlist` is told of all lanes that got rows: some are in no place."""
 
-    def __init__(self, engine: Engine, qid: int, enlist: Callable[[Lane], None]) -> None:
+    def __init__(self, engine: Engine, qid: int, enlist: Callable[[Iterable[Lane]], None]) -> None:
         self._engine = engine
         self._qid = qid
         self._prefix = keys.u32(qid)
@@ -185,16 +185,18 @@ class Lanes:
 
     def add_all(self, txn: Transaction, new: Newcomers) -> None:
         """A batch is in its lanes, as far as those are known and wholly cached, and now in the others too."""
-        room, nowhere, enlist = self._lane_capacity(), Place.NOWHERE, self._enlist
+        room, nowhere = self._lane_capacity(), Place.NOWHERE
+        away: list[Lane] = []
         self._unaged += new.empty
-        for lane in new.grown:
+        for lane in new.empty + new.grown:
             rows = lane.rows
             if len(rows) > room:
                 lane.keep(room)
             elif lane.at > len(rows) >> 1:
                 lane.drop_taken()
-            if lane.place == nowhere and (rows or not lane.complete):
-                enlist(lane)
+            if lane.place == nowhere:
+                away.append(lane)  # Twice, perhaps.
+        self._enlist(away)
         for lane, others in new.queued:
             if not others:
                 continue
@@ -216,7 +218,7 @@ class Lanes:
         if lane is not None:
             self._cache(lane, rows, first)
             if lane.place == Place.NOWHERE:
-                self._enlist(lane)
+                self._enlist((lane,))
 
     def add_stored(self, txn: Transaction, lane_bytes: bytes, first: bytes, count: int) -> None:
         """So many rows, from `first` on, that the store has already."""
@@ -240,7 +242,7 @@ class Lanes:
             lane.more_from = min(lane.more_from, first)
         lane.beyond += count
         if lane.place == Place.NOWHERE:
-            self._enlist(lane)
+            self._enlist((lane,))
 
     def _created(self, lane_bytes: bytes, first: bytes) -> Lane | None:
         """A lane that was empty; None for one that is yet to be discovered."""
@@ -469,7 +471,7 @@ class Lanes:
                 if lane is None:
                     lane = self._lanes[lane_bytes] = Lane(lane_bytes, key, key, complete=False)
                     self._note_age(lane)
-                    self._enlist(lane)
+                    self._enlist((lane,))
                 return lane
         return None
 

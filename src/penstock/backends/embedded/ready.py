@@ -8,13 +8,13 @@ so that a lease does not pay for what it cannot hand out.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from penstock.backends.embedded import keys, lanes
 from penstock.backends.embedded.gates import Gates
 from penstock.backends.embedded.lanes import Lane, Lanes, Place, ReadyRow
-from penstock.backends.embedded.newcomers import Newcomers
+from penstock.backends.embedded.newcomers import Newcomers, Shape
 from penstock.backends.embedded.turns import Turn
 from penstock.kv.base import Row
 from penstock.scheduling.fairness import LEVELS, Levels
@@ -33,7 +33,7 @@ class ReadyIndex:
     def __init__(self, engine: Engine, qid: int, *, per_key: int | None = None) -> None:
         self._engine = engine
         self._per_key = per_key
-        self._lanes = Lanes(engine, qid, self._enlist)
+        self._lanes = Lanes(engine, qid, self._enlist_all)
         self._gates = Gates(engine)
         self._levels = Levels()
         self._rings: list[deque[Turn]] = [deque() for _ in range(LEVELS)]
@@ -43,6 +43,8 @@ class ReadyIndex:
         self._counting = False
         #: Lanes with tokens to use that lost rows out of turn: an empty one must not keep them from others.
         self._may_be_empty: list[Lane] = []
+        #: By priority and weight, then by fairness key.
+        self.shapes: dict[tuple[int, int], dict[str, Shape]] = {}
         #: How often a lane became empty, since the last look at how many are.
         self._rests = 0
         #: By fairness key: messages in flight, and turns that are set aside for it.
@@ -186,19 +188,26 @@ class ReadyIndex:
 
     # -- places ---------------------------------------------------------------------------------
 
+    def _enlist_all(self, lanes: Iterable[Lane]) -> None:
+        """Find places for those lanes that are in none, and have rows."""
+        in_line, nowhere = Place.IN_LINE, Place.NOWHERE
+        for lane in lanes:
+            if lane.place != nowhere or (lane.complete and not lane.rows):
+                continue
+            turn = lane.turn
+            if turn and not (turn.lane or turn.line or turn.credit or turn.full or lane.claims):
+                # As most are. Its head from before is not behind its first row, all that it must not be.
+                lane.place, turn.lane = in_line, lane
+                if not turn.listed:
+                    turn.listed = True
+                    turn.ring.append(turn)
+                continue
+            if lane.claims:
+                self._gates.returned(lane)
+            self._place(lane)
+
     def _enlist(self, lane: Lane) -> None:
-        """Find a place for a lane that was away."""
-        turn = lane.turn
-        if turn and not (turn.lane or turn.line or turn.credit or turn.full or lane.claims):
-            # As most are. Its head from before is not behind its first row, which is all that it must not be.
-            lane.place, turn.lane = Place.IN_LINE, lane
-            if not turn.listed:
-                turn.listed = True
-                turn.ring.append(turn)
-            return
-        if lane.claims:
-            self._gates.returned(lane)
-        self._place(lane)
+        self._enlist_all((lane,))
 
     def _place(self, lane: Lane, *, waited: bool = False) -> None:
         """Find a place for a lane that is in none."""
@@ -240,7 +249,10 @@ class ReadyIndex:
         self._rests = 0
         nowhere = [lane for lane in self._lanes if lane.place == Place.NOWHERE]
         idle = [lane for lane in nowhere if lane.complete and not lane.rows]
-        for lane in idle if len(idle) > IDLE_LANES else ():
+        if len(idle) <= IDLE_LANES:
+            return
+        self.shapes.clear()  # They know lanes.
+        for lane in idle:
             turn = lane.turn
             if turn is not None and self._lanes.drop(lane):
                 self._gates.retire(lane)
