@@ -9,8 +9,8 @@ from typing import Any, TypeVar, cast
 from penstock.backends.forwarding.answering import Served
 from penstock.message import Delivery, EnqueueResult, NewMessage, Outcome
 from penstock.penstock import Penstock
-from penstock.server.alone import Alone
 from penstock.server.endpoint import Busy, CallId
+from penstock.server.here import Here
 from penstock.server.hop import Hop
 from penstock.server.polls import Polls, leased
 from penstock.server.together import Callers, Together
@@ -29,10 +29,10 @@ class StoreCalls:
         self._hop = Hop(limits.threads)
         #: Calls that run, or wait for their turn.
         self.running = 0
-        self.alone = Alone(ps)
-        self.polls = Polls(ps, self._hop, limits.max_polls, limits.max_answer_bytes)
-        self._enqueue = Together(self._enqueue_now, self._hop, _payload_bytes)
-        self._ack = Together(self._ack_now, self._hop, lambda receipts: 0)
+        self.here = Here(ps, self._hop)
+        self.polls = Polls(ps, self.here.make, limits.max_polls, limits.max_answer_bytes)
+        self._enqueue = Together(self._enqueue_now, self.here.make, _payload_bytes)
+        self._ack = Together(self._ack_now, self.here.make, lambda receipts: 0)
 
     async def run(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         self._enter()
@@ -46,9 +46,9 @@ class StoreCalls:
     ) -> Sequence[EnqueueResult]:
         self._enter()
         try:
-            if self.alone.may(len(messages), messages) and self._enqueue.is_idle(queue):
+            if self.here.may_alone(queue, len(messages), messages) and self._enqueue.is_idle(queue):
                 callers = [(call, len(messages))]
-                return self.alone.make(lambda: self._enqueue_now(queue, messages, callers))
+                return self.here.make_alone(lambda: self._enqueue_now(queue, messages, callers))
             return await self._enqueue(queue, messages, call)
         finally:
             self.running -= 1
@@ -56,9 +56,9 @@ class StoreCalls:
     async def ack(self, queue: str, receipts: Sequence[str], call: CallId | None = None) -> Sequence[Outcome]:
         self._enter()
         try:
-            if self.alone.may(len(receipts)) and self._ack.is_idle(queue):
+            if self.here.may_alone(queue, len(receipts)) and self._ack.is_idle(queue):
                 callers = [(call, len(receipts))]
-                return self.alone.make(lambda: self._ack_now(queue, receipts, callers))
+                return self.here.make_alone(lambda: self._ack_now(queue, receipts, callers))
             return await self._ack(queue, receipts, call)
         finally:
             self.running -= 1
@@ -76,8 +76,8 @@ class StoreCalls:
             return await self.run(self._lease_now, queue, max_messages, lease_s, wait_s, consumer)
         if self.running >= self._max_calls:
             raise self._busy()
-        if self.alone.may(max_messages) and self.polls.is_idle(queue) and listening():
-            found = self.alone.make(lambda: leased(self._ps.queue(queue), max_messages, lease_s, consumer))
+        if self.here.may_alone(queue, max_messages) and self.polls.is_idle(queue) and listening():
+            found = self.here.make_alone(lambda: leased(self._ps.queue(queue), max_messages, lease_s, consumer))
             if found.deliveries or not wait_s:
                 return found.deliveries
         return await self.polls.lease(queue, max_messages, lease_s, wait_s, consumer, listening)

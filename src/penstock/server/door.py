@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from email.utils import formatdate
 from typing import Any
 
@@ -42,7 +43,7 @@ class Door:
         #: Of bodies that are being read or answered.
         self.body_bytes = 0
         self.is_stopping = False
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.working = 0
         #: Sockets that are no connection yet: their handshake is under way.
         self._entering: set[asyncio.Task[None]] = set()
         self._socket: socket.socket | None = None
@@ -131,15 +132,30 @@ class Door:
         self._looking = loop.call_later(LOOK_EVERY_S, self.start)
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self.tasks.add(task)
-        task.add_done_callback(self._ran)
+        """Answer, as far as that goes at once; the rest when what it waits for is there."""
+        self.working += 1
+        self._step(work)
 
-    def _ran(self, task: asyncio.Task[None]) -> None:
-        self.tasks.discard(task)
-        self._idle.set()
-        with suppress(asyncio.CancelledError):
-            task.result()
+    def _step(self, work: Coroutine[Any, Any, None], _: object = None) -> None:
+        try:
+            awaited = work.send(None)
+        except StopIteration:
+            self._ran()
+        except BaseException:
+            self._ran()
+            raise
+        else:
+            step = partial(self._step, work)
+            if awaited is None:
+                asyncio.get_running_loop().call_soon(step)
+            else:
+                awaited._asyncio_future_blocking = False
+                awaited.add_done_callback(step)
+
+    def _ran(self) -> None:
+        self.working -= 1
+        if self.is_stopping:
+            self._idle.set()
 
     def gone(self, connection: Connection) -> None:
         self.connections.discard(connection)
@@ -163,7 +179,7 @@ class Door:
             connection.finish()
         try:
             async with asyncio.timeout(within_s):
-                while self.connections or self.tasks:
+                while self.connections or self.working:
                     self._idle.clear()
                     await self._idle.wait()
         except TimeoutError:

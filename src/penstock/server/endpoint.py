@@ -79,7 +79,7 @@ class Busy(Exception):
 
 class Calls(Protocol):
     """How endpoints reach the store: bounded, together where that is cheaper, and off the event loop, unless
-    one client is alone (`alone`) and nobody else could be held up.
+    they are so small that nobody is held up (`here`).
 
     Errors are those of the facade; `Busy` if there is no room.
     """

@@ -33,7 +33,8 @@ LINGER_S = 30.0
 #: How often those who have gone are looked for, where there is no room for more.
 LET_GO_EVERY_S = 0.1
 
-Hop = Callable[[Callable[[], "_Found"]], Awaitable["_Found"]]
+#: Makes a call, here or in a thread: of which queue it is, and of how many messages.
+Make = Callable[[Callable[[], "_Found"], str, int], Awaitable["_Found"]]
 Stop = Callable[[], None]
 
 
@@ -68,9 +69,9 @@ class _Poll:
 class Polls:
     """The lines of all queues."""
 
-    def __init__(self, ps: Penstock, hop: Hop, max_polls: int, answer_bytes: int) -> None:
+    def __init__(self, ps: Penstock, make: Make, max_polls: int, answer_bytes: int) -> None:
         self._ps = ps
-        self._hop = hop
+        self._make = make
         self._max_polls = max_polls
         self._answer_bytes = answer_bytes
         self._lines: dict[str, _Line] = {}
@@ -96,7 +97,7 @@ class Polls:
         try:
             line = self._lines.get(queue)
             if line is None:
-                line = _Line(self._ps, self._hop, queue, self._answer_bytes, self._forget)
+                line = _Line(self._ps, self._make, queue, self._answer_bytes, self._forget)
                 self._lines[queue] = line
             return await line.join(poll)
         finally:
@@ -163,11 +164,11 @@ class _Line:
     """Those who want messages of one queue."""
 
     def __init__(
-        self, ps: Penstock, hop: Hop, queue: str, answer_bytes: int, forget: Callable[[str], None]
+        self, ps: Penstock, make: Make, queue: str, answer_bytes: int, forget: Callable[[str], None]
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._ps = ps
-        self._hop = hop
+        self._make = make
         self._queue = queue
         self._answer_bytes = answer_bytes
         self._forget = forget
@@ -284,7 +285,7 @@ class _Line:
         if watches:
             self._stop_watching, self._is_stale = None, False
         try:
-            found = await self._hop(call)
+            found = await self._make(call, self._queue, wanted)
         except Exception as error:  # noqa: BLE001  (theirs: raised where they wait)
             self._is_stale = True
             alone = len(group) == 1 or not isinstance(error, PenstockError) or is_of_the_store(error)
@@ -313,7 +314,7 @@ class _Line:
             return _Found((), 0.0, None)
 
         try:
-            await self._hop(call)
+            await self._make(call, self._queue, len(left))
         except Exception as error:  # noqa: BLE001  (their leases end by themselves)
             log.warning("queue %r: %d leases of a client that has gone: %s", self._queue, len(left), error)
 

@@ -171,7 +171,7 @@ async def _serve(
     endpoints = load_endpoints(ps, calls, credentials, settings)
     app = ServerApp(ps, calls, credentials, endpoints, request_log, clock, trouble)
     connections = Door(app, settings.limits, clock)
-    calls.alone.is_one = connections.heard.is_one
+    calls.here.is_one = connections.heard.is_one
     working = [endpoint for endpoint in endpoints if isinstance(endpoint, Background)]
     for endpoint in working:
         await endpoint.start()

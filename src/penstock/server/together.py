@@ -1,7 +1,7 @@
 """Calls of many clients as few calls of a store: what arrives together for a queue is written together.
 
 While a call for a queue runs, those that come wait, and are the next one: in the order in which they came,
-each with its own answer. So they share one hop to a thread and one commit.
+each with its own answer. So they share one commit, and the hop to a thread where there is one.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ class Together(Generic[Item, R]):
     def __init__(
         self,
         call: Callable[[str, Sequence[Item], Callers], Sequence[R]],
-        hop: Callable[[Callable[[], Sequence[R]]], Awaitable[Sequence[R]]],
+        make: Callable[[Callable[[], Sequence[R]], str, int, int], Awaitable[Sequence[R]]],
         size_bytes: Callable[[Sequence[Item]], int],
     ) -> None:
         self._call = call
-        self._hop = hop
+        #: Makes it, here or in a thread: of which queue it is, its items, and their size.
+        self._make = make
         self._size_bytes = size_bytes
         #: By queue, what waits; a queue that is not here has no call under way.
         self._waiting: dict[str, deque[_Part[Item, R]]] = {}
@@ -79,8 +80,11 @@ class Together(Generic[Item, R]):
             return
         items = parts[0].items if len(parts) == 1 else [item for part in parts for item in part.items]
         callers = [(part.call, len(part.items)) for part in parts]
+        size_bytes = sum([part.size_bytes for part in parts])
         try:
-            answers = await self._hop(lambda: self._call(queue, items, callers))
+            answers = await self._make(
+                lambda: self._call(queue, items, callers), queue, len(items), size_bytes
+            )
         except Exception as error:  # noqa: BLE001  (the clients': raised where they wait)
             if len(parts) > 1 and _changed_nothing(error):
                 for part in parts:

@@ -49,6 +49,17 @@ class Calls(threading.local):
     current: Callers = ()
     #: The calls that the running command answers.
     answering: Callers = ()
+    #: What this thread writes is synced by somebody else, who answers for it.
+    defers = False
+
+    @contextmanager
+    def deferring(self) -> Iterator[None]:
+        """What this thread asks of the backend is written, and not synced: nobody is told of it before it is."""
+        self.defers = True
+        try:
+            yield
+        finally:
+            self.defers = False
 
     @contextmanager
     def serving(self, callers: Callers) -> Iterator[None]:
