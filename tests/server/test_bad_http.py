@@ -25,7 +25,7 @@ def on_server(ps: Penstock, story: Callable[[Running], Awaitable[None]], limits:
     async def run() -> None:
         async with asyncio.timeout(30), running(ps, limits) as server:
             await story(server)
-            assert server.door.body_bytes == 0 or server.door.tasks
+            assert server.door.body_bytes == 0 or server.door.answering
 
     asyncio.run(run())
 
@@ -238,7 +238,7 @@ def test_whatever_comes_is_no_error_of_the_servers_and_leaves_nothing_behind(ps:
         for _ in range(12):
             await asyncio.gather(*(send(server) for _ in range(50)))
         async with asyncio.timeout(10):
-            while server.door.connections or server.door.tasks:
+            while server.door.connections or server.door.answering:
                 await asyncio.sleep(0.01)
         assert server.door.body_bytes == 0
         assert wrong == []

@@ -19,7 +19,7 @@ def on_server(
     async def run() -> None:
         async with asyncio.timeout(30), running(ps, limits, log=log) as server:
             await story(server)
-            assert server.door.body_bytes == 0 or server.door.tasks
+            assert server.door.body_bytes == 0 or server.door.answering
 
     asyncio.run(run())
 

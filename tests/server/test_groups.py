@@ -83,7 +83,7 @@ def test_who_waits_for_a_group_is_answered_when_something_comes_or_it_ends(
             return len(ps.queue("q").lease(group="mail", wait_s=20))
 
     waiting = Background(wait)
-    wait_until(lambda: bool(served.door.tasks))
+    wait_until(lambda: bool(served.door.answering))
     served._ps.queue("q").enqueue(b"1")
     assert waiting.result() == 1
 

@@ -49,7 +49,7 @@ def test_however_many_ask_whether_it_is_ready_the_store_is_asked_once(redis: Run
         try:
             redis.pause()
             asking = [Background(lambda: _ready(server)) for _ in range(20)]
-            wait_until(lambda: len(server.door.tasks) == 20)
+            wait_until(lambda: server.door.answering == 20)
             assert server.calls.running == 1
             redis.resume()
             assert [one.result() for one in asking] == [200] * 20

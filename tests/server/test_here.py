@@ -1,4 +1,4 @@
-"""Calls of a client that is alone: made on the loop, as others are, and only where they hold up nobody."""
+"""Calls that are made on the loop: as others are, only where they hold up nobody, and durable when answered."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import penstock
 from penstock import NewMessage, Penstock
 from penstock.errors import QueueNotFound
-from penstock.server import alone, heard, serving
+from penstock.server import heard, here, serving
 from penstock.server.calls import StoreCalls
 from penstock.server.credentials import NoCredentials
 from penstock.server.heard import Heard
@@ -24,11 +24,15 @@ from penstock.server_config import Limits, ServerSettings
 from tests.server.running import message, running
 
 
+#: Good for either hook.
+SCRIPT = "function on_enqueue(message) end function on_failure(message, error) end"
+
+
 @asynccontextmanager
 async def lone(ps: Penstock) -> AsyncIterator[tuple[StoreCalls, list[str]]]:
     """The calls of a server that hears one client, and the names of the threads that store and lease."""
     calls, threads = StoreCalls(ps, Limits()), []
-    calls.alone.is_one = lambda: True
+    calls.here.is_one = lambda: True
     for name in ("_enqueue_now", "_ack_now"):
         made = getattr(calls, name)
 
@@ -46,7 +50,7 @@ async def lone(ps: Penstock) -> AsyncIterator[tuple[StoreCalls, list[str]]]:
         await asyncio.to_thread(calls.close)
 
 
-def here(threads: list[str]) -> list[bool]:
+def on_loop(threads: list[str]) -> list[bool]:
     return [name == threading.current_thread().name for name in threads]
 
 
@@ -62,7 +66,7 @@ def test_what_one_client_sends_receives_and_deletes_takes_no_thread(ps: Penstock
             [delivery] = await calls.lease("q", 1, None, 20, "c", lambda: True)
             assert [one.ok for one in await calls.ack("q", [delivery.receipt])] == [True]
             assert await calls.lease("q", 1, None, 0, "c", lambda: True) == []
-            assert here(threads) == [True, True]
+            assert on_loop(threads) == [True, True]
             with pytest.raises(QueueNotFound):
                 await calls.enqueue("none", [NewMessage(b"x")])
             assert calls.running == 0
@@ -73,19 +77,23 @@ def test_what_one_client_sends_receives_and_deletes_takes_no_thread(ps: Penstock
 def test_what_is_large_takes_a_thread(ps: Penstock) -> None:
     async def story() -> None:
         async with lone(ps) as (calls, threads):
-            await enqueued(calls, alone.MOST_ITEMS)
-            await enqueued(calls, alone.MOST_ITEMS + 1)
-            await enqueued(calls, 1, alone.MOST_BYTES)
-            await enqueued(calls, 1, alone.MOST_BYTES + 1)
-            assert here(threads) == [True, False, True, False]
+            await enqueued(calls, here.MOST_TOGETHER)
+            await enqueued(calls, here.MOST_TOGETHER + 1)
+            await enqueued(calls, 1, here.MOST_BYTES)
+            await enqueued(calls, 1, here.MOST_BYTES + 1)
+            assert on_loop(threads) == [True, False, True, False]
 
     asyncio.run(story())
 
 
-def test_while_somebody_holds_the_store_a_call_waits_in_a_thread_and_the_loop_is_free(ps: Penstock) -> None:
+@pytest.mark.parametrize("is_one", [True, False])
+def test_while_somebody_holds_the_store_a_call_waits_in_a_thread_and_the_loop_is_free(
+    ps: Penstock, is_one: bool
+) -> None:
     async def story() -> None:
         async with lone(ps) as (calls, threads):
-            lock = calls.alone._store.engine.lock  # type: ignore[union-attr]
+            calls.here.is_one = lambda: is_one
+            lock = calls.here._store.engine.lock  # type: ignore[union-attr]
             held, let_go = threading.Event(), threading.Event()
 
             def hold() -> None:
@@ -102,49 +110,56 @@ def test_while_somebody_holds_the_store_a_call_waits_in_a_thread_and_the_loop_is
             let_go.set()
             await waiting
             holder.join()
-            assert here(threads) == [False]
+            assert on_loop(threads) == [False]
 
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("is_one", [True, False])
 def test_after_a_call_that_took_long_the_next_ones_take_threads(
-    ps: Penstock, monkeypatch: pytest.MonkeyPatch
+    ps: Penstock, monkeypatch: pytest.MonkeyPatch, is_one: bool
 ) -> None:
     now_s = [0.0]
-    monkeypatch.setattr(alone, "perf_counter", lambda: now_s[0])
+    monkeypatch.setattr(here, "perf_counter", lambda: now_s[0])
+    long_s = 2 * (here.LONG_S if is_one else here.LONG_TOGETHER_S)
 
     async def story() -> None:
         async with lone(ps) as (calls, threads):
+            calls.here.is_one = lambda: is_one
 
             def slow() -> None:
-                now_s[0] += 2 * alone.LONG_S
+                now_s[0] += long_s
 
-            calls.alone.make(slow)
+            if is_one:
+                calls.here.make_alone(slow)
+            else:
+                await calls.here.make(slow, "q", 1)
             await enqueued(calls)
-            now_s[0] += 2 * alone.LONG_S * alone.REST
+            now_s[0] += long_s * here.REST
             await enqueued(calls)
-            assert here(threads) == [False, True]
+            assert on_loop(threads) == [False, True]
 
     asyncio.run(story())
 
 
-def test_a_call_does_not_overtake_those_that_wait(ps: Penstock) -> None:
+def test_a_call_does_not_overtake_those_that_wait(ps: Penstock, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         async with lone(ps) as (calls, threads):
-            calls.alone.is_one = lambda: False
+            calls.here.is_one = lambda: False
+            monkeypatch.setattr(here, "MOST_TOGETHER", 0)  # They are made in threads.
             first = asyncio.create_task(enqueued(calls))
             await asyncio.sleep(0)
-            calls.alone.is_one = lambda: True
+            calls.here.is_one = lambda: True
             await enqueued(calls)
             await first
             assert threads
-            assert not any(here(threads))
-            calls.alone.is_one = lambda: False
+            assert not any(on_loop(threads))
+            calls.here.is_one = lambda: False
             for delivery in await calls.lease("q", 2, None, 0, "c", lambda: True):
                 await calls.ack("q", [delivery.receipt])
             waiting = asyncio.create_task(calls.lease("q", 1, None, 20, "first", lambda: True))
             await asyncio.sleep(0.05)
-            calls.alone.is_one = lambda: True
+            calls.here.is_one = lambda: True
             second = asyncio.create_task(calls.lease("q", 1, None, 20, "second", lambda: True))
             await asyncio.sleep(0.05)
             await enqueued(calls)
@@ -167,11 +182,25 @@ def test_nothing_is_leased_for_a_client_that_has_gone(ps: Penstock) -> None:
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("settings", [{"on_enqueue": SCRIPT}, {"on_failure": SCRIPT}])
+def test_what_may_wait_for_a_script_takes_a_thread(ps: Penstock, settings: dict[str, str]) -> None:
+    ps.update_queue("q", **settings)
+
+    async def story() -> None:
+        async with lone(ps) as (calls, threads):
+            for is_one in (True, False):
+                calls.here.is_one = lambda is_one=is_one: is_one  # type: ignore[misc]
+                await enqueued(calls)
+            assert on_loop(threads) == [False, False]
+
+    asyncio.run(story())
+
+
 def test_stores_that_may_wait_for_others_are_called_in_threads(tmp_path: Path) -> None:
     both = tmp_path / "penstock.yaml"
     both.write_text(f"storage: {{path: {tmp_path}/one}}\nbackends: {{b: {{url: 'memory:'}}}}\n")
     with penstock.open(both) as ps:
-        assert StoreCalls(ps, Limits()).alone._store is None
+        assert StoreCalls(ps, Limits()).here._store is None
     # One that another process has, as long as it lives.
     script = "import sys, penstock; ps = penstock.open(sys.argv[1]); print(); input()"
     owner = subprocess.Popen(
@@ -182,7 +211,7 @@ def test_stores_that_may_wait_for_others_are_called_in_threads(tmp_path: Path) -
         assert owner.stdout.readline()
         with penstock.open(tmp_path / "two") as ps:
             assert ps.info().default.attached_to == owner.pid
-            assert StoreCalls(ps, Limits()).alone._store is None
+            assert StoreCalls(ps, Limits()).here._store is None
     finally:
         owner.communicate(b"\n", timeout=20)
 
@@ -249,4 +278,4 @@ def test_a_server_knows_from_its_door_who_is_alone(ps: Penstock, monkeypatch: py
     with serving.bind(settings) as door:
         started = serving._serve(ps, settings, NoCredentials(), None, door, lambda _: stops[0].set())
         asyncio.run(asyncio.wait_for(started, 20))
-    assert isinstance(getattr(made[0].alone.is_one, "__self__", None), Heard)
+    assert isinstance(getattr(made[0].here.is_one, "__self__", None), Heard)

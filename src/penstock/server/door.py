@@ -10,12 +10,11 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from functools import partial
 from email.utils import formatdate
 from typing import Any
 
 from penstock.clock import NS_PER_S, Clock
+from penstock.server.driving import drive
 from penstock.server.heard import Heard
 from penstock.server.http import App, Connection
 from penstock.server_config import Limits
@@ -43,7 +42,8 @@ class Door:
         #: Of bodies that are being read or answered.
         self.body_bytes = 0
         self.is_stopping = False
-        self.working = 0
+        #: Connections that are at an answer.
+        self.answering = 0
         #: Sockets that are no connection yet: their handshake is under way.
         self._entering: set[asyncio.Task[None]] = set()
         self._socket: socket.socket | None = None
@@ -133,29 +133,12 @@ class Door:
 
     def run(self, work: Coroutine[Any, Any, None]) -> None:
         """Answer, as far as that goes at once; the rest when what it waits for is there."""
-        self.working += 1
-        self._step(work)
-
-    def _step(self, work: Coroutine[Any, Any, None], _: object = None) -> None:
-        try:
-            awaited = work.send(None)
-        except StopIteration:
-            self._ran()
-        except BaseException:
-            self._ran()
-            raise
-        else:
-            step = partial(self._step, work)
-            if awaited is None:
-                asyncio.get_running_loop().call_soon(step)
-            else:
-                awaited._asyncio_future_blocking = False
-                awaited.add_done_callback(step)
+        self.answering += 1
+        drive(work, self._ran)
 
     def _ran(self) -> None:
-        self.working -= 1
-        if self.is_stopping:
-            self._idle.set()
+        self.answering -= 1
+        self._idle.set()
 
     def gone(self, connection: Connection) -> None:
         self.connections.discard(connection)
@@ -179,7 +162,7 @@ class Door:
             connection.finish()
         try:
             async with asyncio.timeout(within_s):
-                while self.connections or self.working:
+                while self.connections or self.answering:
                     self._idle.clear()
                     await self._idle.wait()
         except TimeoutError:

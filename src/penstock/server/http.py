@@ -97,6 +97,8 @@ class Connection(asyncio.Protocol):
         self._held_bytes = 0
         self._ahead: deque[_Read] = deque()
         self._is_answering = False
+        #: The answering is yet to begin: when all that has arrived is read.
+        self._is_due = False
         self._writable: asyncio.Future[None] | None = None
         self._stuck_since_s = 0.0
 
@@ -140,6 +142,9 @@ class Connection(asyncio.Protocol):
                 self._refuse(400, "this is not a request of HTTP/1.1")
         if self._head is None and self._head_bytes > self._door.limits.max_header_bytes + len(data):
             self._refuse_header()
+        if self._is_due:
+            self._is_due = False
+            self._door.run(self._answer_all())
 
     def _begin(self) -> None:
         """The time of a request counts from its first byte on."""
@@ -284,8 +289,7 @@ class Connection(asyncio.Protocol):
                 self._refuse(503, f"{MAX_AHEAD} requests were sent ahead of their answers")
                 raise _Refused
         else:
-            self._is_answering = True
-            self._door.run(self._answer_all())
+            self._is_answering = self._is_due = True
 
     # -- answering ------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from penstock.errors import BackendUnavailable, PenstockError, StorageError
+from penstock.server.driving import drive
 from penstock.server.endpoint import CallId
 
 Item = TypeVar("Item")
@@ -49,7 +50,6 @@ class Together(Generic[Item, R]):
         self._size_bytes = size_bytes
         #: By queue, what waits; a queue that is not here has no call under way.
         self._waiting: dict[str, deque[_Part[Item, R]]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
 
     async def __call__(self, queue: str, items: Sequence[Item], call: CallId | None) -> Sequence[R]:
         loop = asyncio.get_running_loop()
@@ -57,10 +57,8 @@ class Together(Generic[Item, R]):
         waiting = self._waiting.get(queue)
         if waiting is None:
             self._waiting[queue] = deque((part,))
-            # A task starts when all that has arrived by now has been read: it goes along.
-            task = loop.create_task(self._work(queue))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            # Begun when all that has arrived by now has been read: it goes along.
+            loop.call_soon(self._begin, queue)
         else:
             waiting.append(part)
         return await part.answer
@@ -69,11 +67,16 @@ class Together(Generic[Item, R]):
         """Whether no call for the queue is under way or waits."""
         return queue not in self._waiting
 
+    def _begin(self, queue: str) -> None:
+        drive(self._work(queue), lambda: None)
+
     async def _work(self, queue: str) -> None:
         waiting = self._waiting[queue]
-        while waiting:
-            await self._run(queue, _taken(waiting))
-        del self._waiting[queue]
+        try:
+            while waiting:
+                await self._run(queue, _taken(waiting))
+        finally:
+            del self._waiting[queue]
 
     async def _run(self, queue: str, parts: list[_Part[Item, R]]) -> None:
         if not parts:
