@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import httptools
 
+from penstock.server import plain
 from penstock.server.endpoint import About, Request, Response
 from penstock.server.head import ONCE, Head, target, words, wrong
 
@@ -130,6 +131,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_deaf:
             return
+        if not self._is_reading and self._read_plain(data):
+            return
         self._begin()
         if self._head is None:
             self._head_bytes += len(data)
@@ -142,9 +145,21 @@ class Connection(asyncio.Protocol):
                 self._refuse(400, "this is not a request of HTTP/1.1")
         if self._head is None and self._head_bytes > self._door.limits.max_header_bytes + len(data):
             self._refuse_header()
-        if self._is_due:
-            self._is_due = False
-            self._door.run(self._answer_all())
+        self._answer()
+
+    def _read_plain(self, data: bytes) -> bool:
+        """Whether it was a request that needs no parser, which has nothing of an earlier one."""
+        door = self._door
+        limits = door.limits
+        room_bytes = min(STRANGERS_BYTES, limits.max_body_bytes, limits.max_total_body_bytes - door.body_bytes)
+        found = plain.read(data, limits.max_header_bytes, room_bytes)
+        if found is None:
+            return False
+        head, body = found
+        door.body_bytes += len(body)
+        self._arrived(head, body, "1.1", keeps=True)
+        self._answer()
+        return True
 
     def _begin(self) -> None:
         """The time of a request counts from its first byte on."""
@@ -261,33 +276,34 @@ class Connection(asyncio.Protocol):
         if head is None or self._is_upgrading:
             return
         body = bytes(self._body)
+        # From here on the request answers for its bytes.
+        self._held_bytes -= len(body)
+        self._body, self._head = bytearray(), None
+        self._is_reading = False
+        version, keeps = self._parser.get_http_version(), self._parser.should_keep_alive()
+        self._arrived(head, body, version, keeps=keeps)
+        if len(self._ahead) > MAX_AHEAD:
+            # Those before are answered, and then the connection ends.
+            self._release(self._ahead.pop().request)
+            self._refuse(503, f"{MAX_AHEAD} requests were sent ahead of their answers")
+            raise _Refused
+
+    def _arrived(self, head: Head, body: bytes, version: str, *, keeps: bool) -> None:
+        door = self._door
         request = Request(
-            self._door.app.new_id(),
-            head.method,
-            head.path,
-            head.query,
-            head.headers,
+            door.app.new_id(),
+            *head,
             body,
             self._client,
             self._certificate,
             self._listening,
             About(),
         )
-        # From here on the request answers for its bytes.
-        self._held_bytes -= len(body)
-        self._body, self._head = bytearray(), None
-        self._is_reading = False
-        self._door.heard(self)
-        version = self._parser.get_http_version()
-        self._ahead.append(_Read(request, version, self._parser.should_keep_alive()))
+        door.heard(self)
+        self._ahead.append(_Read(request, version, keeps))
         if self._is_answering:
             self._is_paused = True
             self._transport.pause_reading()
-            if len(self._ahead) > MAX_AHEAD:
-                # Those before are answered, and then the connection ends.
-                self._release(self._ahead.pop().request)
-                self._refuse(503, f"{MAX_AHEAD} requests were sent ahead of their answers")
-                raise _Refused
         else:
             self._is_answering = self._is_due = True
 
@@ -298,6 +314,12 @@ class Connection(asyncio.Protocol):
 
     def _is_writable(self) -> bool:
         return self._is_open and not self._transport.is_closing()
+
+    def _answer(self) -> None:
+        """When all that has arrived is read: who is answered meanwhile goes on where he was."""
+        if self._is_due:
+            self._is_due = False
+            self._door.run(self._answer_all())
 
     async def _answer_all(self) -> None:
         while self._ahead and self._is_open:
