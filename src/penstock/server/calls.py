@@ -77,7 +77,9 @@ class StoreCalls:
         if self.running >= self._max_calls:
             raise self._busy()
         if self.here.may_alone(queue, max_messages) and self.polls.is_idle(queue) and listening():
-            found = self.here.make_alone(lambda: leased(self._ps.queue(queue), max_messages, lease_s, consumer))
+            found = self.here.make_alone(
+                lambda: leased(self._ps.queue(queue), max_messages, lease_s, consumer)
+            )
             if found.deliveries or not wait_s:
                 return found.deliveries
         return await self.polls.lease(queue, max_messages, lease_s, wait_s, consumer, listening)

@@ -48,7 +48,7 @@ class Door:
         self._entering: set[asyncio.Task[None]] = set()
         self._socket: socket.socket | None = None
         self._tls: Callable[[], ssl.SSLContext] | None = None
-        self._date = (0, b"")
+        self._date = (0, "")
         self.heard = Heard()
         self._looking: asyncio.TimerHandle | None = None
         self._resting: asyncio.TimerHandle | None = None
@@ -145,11 +145,11 @@ class Door:
         self.heard.forget(connection)
         self._idle.set()
 
-    def date(self) -> bytes:
+    def date(self) -> str:
         """The line of the header `date`, made once a second."""
         now_s = self.clock.now_ns() // NS_PER_S
         if self._date[0] != now_s:
-            self._date = (now_s, f"date: {formatdate(now_s, usegmt=True)}\r\n".encode())
+            self._date = (now_s, f"date: {formatdate(now_s, usegmt=True)}\r\n")
         return self._date[1]
 
     # -- the end

@@ -34,9 +34,7 @@ PIECE_BYTES = 256 * 1024
 #: How long bytes that nobody wants are still taken, so that the client reads why.
 LINGER_S = 1.0
 
-_STATUS_LINES = {
-    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
-}
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
 #: What has no body by its nature.
 _BODILESS = (204, 304)
 #: The headers of an offer to speak something else.
@@ -151,7 +149,9 @@ class Connection(asyncio.Protocol):
         """Whether it was a request that needs no parser, which has nothing of an earlier one."""
         door = self._door
         limits = door.limits
-        room_bytes = min(STRANGERS_BYTES, limits.max_body_bytes, limits.max_total_body_bytes - door.body_bytes)
+        room_bytes = min(
+            STRANGERS_BYTES, limits.max_body_bytes, limits.max_total_body_bytes - door.body_bytes
+        )
         found = plain.read(data, limits.max_header_bytes, room_bytes)
         if found is None:
             return False
@@ -401,15 +401,15 @@ class Connection(asyncio.Protocol):
         """`form` is the line that says how the body's end is found."""
         lines = [_STATUS_LINES[response.status], self._door.date()]
         if response.status not in _BODILESS:
-            lines.append(f"content-type: {response.content_type}\r\n{form}".encode("latin-1"))
+            lines.append(f"content-type: {response.content_type}\r\n{form}")
         for name, value in response.headers:
-            lines.append(f"{name}: {value}\r\n".encode("latin-1", "replace"))
+            lines.append(f"{name}: {value}\r\n")
         if not keeps:
-            lines.append(b"connection: close\r\n")
+            lines.append("connection: close\r\n")
         elif version == "1.0":
-            lines.append(b"connection: keep-alive\r\n")
-        lines.append(b"\r\n")
-        return b"".join(lines)
+            lines.append("connection: keep-alive\r\n")
+        lines.append("\r\n")
+        return "".join(lines).encode("latin-1", "replace")
 
     # -- ends -----------------------------------------------------------------------------------
 

@@ -10,7 +10,16 @@ from penstock.server.calls import StoreCalls
 #: Upper bounds, in seconds, of the histogram of latencies.
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0)
 
-_Key = tuple[str, str]
+
+class _Operation:
+    """How often it was answered with which status, and how long that took."""
+
+    __slots__ = ("buckets", "seconds", "statuses")
+
+    def __init__(self) -> None:
+        self.statuses: dict[int, int] = {}
+        self.buckets = [0] * (len(BOUNDS_S) + 1)
+        self.seconds = 0.0
 
 
 class Numbers:
@@ -19,19 +28,17 @@ class Numbers:
     def __init__(self, calls: StoreCalls) -> None:
         self._calls = calls
         self.in_flight = 0
-        self._requests: Counter[tuple[str, str, int]] = Counter()
+        self._operations: dict[tuple[str, str], _Operation] = {}
         self._refused: Counter[int] = Counter()
-        self._buckets: dict[_Key, list[int]] = {}
-        self._seconds: Counter[_Key] = Counter()
 
     def answered(self, interface: str, operation: str, status: int, seconds: float) -> None:
-        self._requests[interface, operation, status] += 1
         key = interface, operation
-        buckets = self._buckets.get(key)
-        if buckets is None:
-            buckets = self._buckets[key] = [0] * (len(BOUNDS_S) + 1)
-        buckets[bisect_left(BOUNDS_S, seconds)] += 1
-        self._seconds[key] += seconds  # type: ignore[assignment]  # A Counter of seconds.
+        one = self._operations.get(key)
+        if one is None:
+            one = self._operations[key] = _Operation()
+        one.statuses[status] = one.statuses.get(status, 0) + 1
+        one.buckets[bisect_left(BOUNDS_S, seconds)] += 1
+        one.seconds += seconds
 
     def refused(self, status: int) -> None:
         self._refused[status] += 1
@@ -44,17 +51,21 @@ class Numbers:
             lines.append(f"# HELP {name} {what}\n# TYPE {name} {kind}")
 
         family("penstock_server_requests_total", "counter", "Requests that were answered.")
-        for (interface, operation, status), count in sorted(self._requests.items()):
-            labels = f'interface="{interface}",operation="{operation}",status="{status}"'
-            lines.append(f"penstock_server_requests_total{{{labels}}} {count}")
+        operations = [
+            (f'interface="{interface}",operation="{operation}"', one)
+            for (interface, operation), one in sorted(self._operations.items())
+        ]
+        for labels, one in operations:
+            for status, count in sorted(one.statuses.items()):
+                lines.append(f'penstock_server_requests_total{{{labels},status="{status}"}} {count}')
         name = "penstock_server_request_seconds"
         family(name, "histogram", "From a request that has arrived whole to its answer, long-polls included.")
-        for key, buckets in sorted(self._buckets.items()):
-            labels, total = f'interface="{key[0]}",operation="{key[1]}"', 0
-            for bound, count in zip((*BOUNDS_S, "+Inf"), buckets, strict=True):
+        for labels, one in operations:
+            total = 0
+            for bound, count in zip((*BOUNDS_S, "+Inf"), one.buckets, strict=True):
                 total += count
                 lines.append(f'{name}_bucket{{{labels},le="{bound}"}} {total}')
-            lines.append(f"{name}_sum{{{labels}}} {self._seconds[key]}")
+            lines.append(f"{name}_sum{{{labels}}} {one.seconds}")
             lines.append(f"{name}_count{{{labels}}} {total}")
         family("penstock_server_refused_total", "counter", "Requests refused for want of room, time or form.")
         for status, count in sorted(self._refused.items()):

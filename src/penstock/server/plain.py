@@ -18,7 +18,16 @@ _START = re.compile(rb"(GET|POST|PUT|DELETE|HEAD|PATCH) (/[!\"$-~]*) HTTP/1\.1")
 _LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+): ?([!-~](?:[\t -~]*[!-~])?)")
 #: Headers that say more than what they are called: the parser knows what.
 _NOT_PLAIN = frozenset(
-    ("connection", "expect", "http2-settings", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade")
+    (
+        "connection",
+        "expect",
+        "http2-settings",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    )
 )
 #: Headers that clients send with every request: the same lines again, and nobody's secrets.
 _SAME = frozenset(
