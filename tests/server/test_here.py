@@ -1,4 +1,4 @@
-"""Calls that are made on the loop: as others are, only where they hold up nobody, and durable when answered."""
+"""Calls that are made on the loop: as others are, and only where they hold up nobody."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ from penstock.server.credentials import NoCredentials
 from penstock.server.heard import Heard
 from penstock.server_config import Limits, ServerSettings
 from tests.server.running import message, running
-
 
 #: Good for either hook.
 SCRIPT = "function on_enqueue(message) end function on_failure(message, error) end"

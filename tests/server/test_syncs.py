@@ -116,7 +116,7 @@ def test_while_a_slow_disk_syncs_the_loop_is_free_and_what_comes_has_the_next_sy
 
     told(ps, story)
     assert len(disk.threads) in (2, 3)  # What waits for its turn at one queue may miss the second.
-    assert "MainThread" not in disk.threads
+    assert "MainThread" not in disk.threads[:2]
 
 
 def test_after_a_quick_sync_in_a_thread_the_next_are_made_on_the_loop(ps: Penstock, disk: Disk) -> None:

@@ -70,7 +70,8 @@ class Here:
         store = self._store
         if store is None or size_bytes > MOST_BYTES or perf_counter() < self._not_before_s:
             return False
-        if store.asks_scripts(queue):
+        q = store.engine.queues.get(queue)
+        if q is not None and (q.settings.on_enqueue is not None or q.settings.on_failure is not None):
             return False
         lock = store.engine.lock
         if not lock.acquire(blocking=False):

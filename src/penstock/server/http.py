@@ -11,7 +11,6 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
 
 import httptools
@@ -19,6 +18,7 @@ import httptools
 from penstock.server import plain
 from penstock.server.endpoint import About, Request, Response
 from penstock.server.head import ONCE, Head, target, words, wrong
+from penstock.server.headers import header
 
 if TYPE_CHECKING:
     from penstock.server.door import Door
@@ -34,9 +34,6 @@ PIECE_BYTES = 256 * 1024
 #: How long bytes that nobody wants are still taken, so that the client reads why.
 LINGER_S = 1.0
 
-_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n" for status in HTTPStatus}
-#: What has no body by its nature.
-_BODILESS = (204, 304)
 #: The headers of an offer to speak something else.
 _OFFERS = ("connection", "upgrade", "http2-settings")
 
@@ -351,18 +348,18 @@ class Connection(asyncio.Protocol):
         body = response.body
         if isinstance(body, bytes):
             if self._is_writable():
-                header = self._header(response, f"content-length: {len(body)}\r\n", keeps, version)
+                head = header(response, self._door.date(), f"content-length: {len(body)}\r\n", keeps, version)
                 if method == "HEAD":
-                    self._transport.write(header)
+                    self._transport.write(head)
                 elif len(body) <= PIECE_BYTES:
-                    self._transport.write(header + body)
+                    self._transport.write(head + body)
                 else:
-                    await self._send_large(header, body)
+                    await self._send_large(head, body)
             return
         try:
             if self._is_writable():
                 form = "transfer-encoding: chunked\r\n" if version != "1.0" else ""
-                self._transport.write(self._header(response, form, keeps, version))
+                self._transport.write(header(response, self._door.date(), form, keeps, version))
                 if method != "HEAD":
                     await self._send_pieces(body, chunked=bool(form))
                     self._transport.write(b"0\r\n\r\n" if form else b"")
@@ -374,9 +371,9 @@ class Connection(asyncio.Protocol):
             if hasattr(body, "aclose"):
                 await body.aclose()
 
-    async def _send_large(self, header: bytes, body: bytes) -> None:
+    async def _send_large(self, head: bytes, body: bytes) -> None:
         """It goes as the client takes it: each piece has its time."""
-        self._transport.write(header + body[:PIECE_BYTES])
+        self._transport.write(head + body[:PIECE_BYTES])
         rest = memoryview(body)
         for at in range(PIECE_BYTES, len(body), PIECE_BYTES):
             await self._drained()
@@ -396,20 +393,6 @@ class Connection(asyncio.Protocol):
         """Until the client has taken most of what was written."""
         if self._writable is not None:
             await self._writable
-
-    def _header(self, response: Response, form: str, keeps: bool, version: str = "1.1") -> bytes:
-        """`form` is the line that says how the body's end is found."""
-        lines = [_STATUS_LINES[response.status], self._door.date()]
-        if response.status not in _BODILESS:
-            lines.append(f"content-type: {response.content_type}\r\n{form}")
-        for name, value in response.headers:
-            lines.append(f"{name}: {value}\r\n")
-        if not keeps:
-            lines.append("connection: close\r\n")
-        elif version == "1.0":
-            lines.append("connection: keep-alive\r\n")
-        lines.append("\r\n")
-        return "".join(lines).encode("latin-1", "replace")
 
     # -- ends -----------------------------------------------------------------------------------
 
@@ -464,7 +447,7 @@ class Connection(asyncio.Protocol):
         # Where an earlier request's answer is due first, the client gets that, and no more.
         if not self._is_answering:
             form = f"content-length: {len(response.body)}\r\n"
-            self._transport.write(self._header(response, form, keeps=False) + response.body)
+            self._transport.write(header(response, self._door.date(), form, keeps=False) + response.body)
             self._hang_up()
 
     def _hang_up(self) -> None:

@@ -73,7 +73,8 @@ class Syncs:
 
     def _sync(self, calls: int) -> None:
         began_s = perf_counter()
-        self._engine.sync_for(calls)
+        if self._engine.sync():
+            self._engine.meter.group_sizes.observe(calls)
         self._is_quick = perf_counter() - began_s <= QUICK_S
 
 

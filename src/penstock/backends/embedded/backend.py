@@ -474,11 +474,6 @@ class EmbeddedBackend(Served):
     def engine(self) -> Engine:
         return self._engine
 
-    def asks_scripts(self, queue: str) -> bool:
-        """Whether calls of the queue may wait for a script. Of one that there is not, none does."""
-        q = self._engine.queues.get(queue)
-        return q is not None and (q.settings.on_enqueue is not None or q.settings.on_failure is not None)
-
     def _change(self, queue: str, change: Callable[[Transaction, QueueState], T]) -> T:
         """One atomic change of a queue, durable when this returns."""
 

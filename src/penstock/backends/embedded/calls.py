@@ -54,7 +54,7 @@ class Calls(threading.local):
 
     @contextmanager
     def deferring(self) -> Iterator[None]:
-        """What this thread asks of the backend is written, and not synced: nobody is told of it before it is."""
+        """What this thread asks of the backend is written, and not synced: who defers it, syncs it."""
         self.defers = True
         try:
             yield

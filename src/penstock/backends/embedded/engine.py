@@ -268,11 +268,6 @@ class Engine:
         self.meter.sync_s.observe(max(0, self.clock.now_ns() - started_ns) / NS_PER_S)
         return True
 
-    def sync_for(self, calls: int) -> None:
-        """Sync what so many calls have written without syncing it themselves."""
-        if self.sync():
-            self.meter.group_sizes.observe(calls)
-
     def now_ns(self) -> int:
         """The time: one and the same throughout a transaction, or what it has just decided would not hold."""
         txn = self.open_transaction
