@@ -49,6 +49,13 @@ async def lone(ps: Penstock) -> AsyncIterator[tuple[StoreCalls, list[str]]]:
         await asyncio.to_thread(calls.close)
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, nothing takes too long for the loop unless a test says so."""
+    monkeypatch.setattr(here, "LONG_S", 60.0)
+    monkeypatch.setattr(here, "LONG_TOGETHER_S", 60.0)
+
+
 def on_loop(threads: list[str]) -> list[bool]:
     return [name == threading.current_thread().name for name in threads]
 

@@ -16,6 +16,7 @@ from penstock.backends.embedded.backend import EmbeddedBackend
 from penstock.backends.embedded.engine import Engine
 from penstock.errors import StorageError
 from penstock.message import EnqueueResult
+from penstock.server import here, syncs
 from penstock.server.calls import StoreCalls
 from penstock.server_config import Limits
 
@@ -50,6 +51,13 @@ def ps(tmp_path: Path) -> Iterator[Penstock]:
 
 
 @pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However busy the machine is, nothing takes too long for the loop."""
+    monkeypatch.setattr(here, "LONG_TOGETHER_S", 60.0)
+    monkeypatch.setattr(syncs, "QUICK_S", 60.0)
+
+
+@pytest.fixture
 def engine(ps: Penstock) -> Engine:
     return cast(EmbeddedBackend, ps.backends["default"]).engine
 
@@ -77,6 +85,7 @@ async def sent(calls: StoreCalls, queue: str, payload: bytes = b"x") -> EnqueueR
     return result
 
 
+@pytest.mark.usefixtures("patient")
 def test_calls_of_several_queues_that_came_together_share_a_sync(ps: Penstock, disk: Disk) -> None:
     ps.queue("b").enqueue_many([NewMessage(b"%d" % n) for n in range(5)])
     receipts = [one.receipt for one in ps.queue("b").lease(2)]
@@ -132,6 +141,7 @@ def test_after_a_quick_sync_in_a_thread_the_next_are_made_on_the_loop(ps: Pensto
     told(ps, story)
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("is_quick", [True, False])
 def test_a_sync_that_fails_is_everybodys_error_and_stops_the_store(
     ps: Penstock, engine: Engine, disk: Disk, is_quick: bool
@@ -153,6 +163,7 @@ def test_a_sync_that_fails_is_everybodys_error_and_stops_the_store(
     assert engine.stopped is not None
 
 
+@pytest.mark.usefixtures("patient")
 def test_an_error_of_one_queue_is_nobody_elses(ps: Penstock, disk: Disk) -> None:
     async def story(calls: StoreCalls) -> None:
         good, bad = await asyncio.gather(sent(calls, "a"), sent(calls, "none"), return_exceptions=True)
