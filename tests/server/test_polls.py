@@ -30,7 +30,7 @@ async def poll(calls: StoreCalls, wait_s: float = 10, listening: Any = here, que
 
 async def waiting(calls: StoreCalls, count: int) -> None:
     """Until so many polls wait, and the look for them is over."""
-    while calls.polls.waiting != count or any(line._looking for line in calls.polls._lines.values()):
+    while calls.polls.waiting != count or any(line._is_looking for line in calls.polls._lines.values()):
         await asyncio.sleep(0.005)
 
 

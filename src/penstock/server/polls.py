@@ -17,6 +17,7 @@ from penstock.errors import PenstockError, is_of_the_store
 from penstock.message import Delivery
 from penstock.penstock import Penstock
 from penstock.queue import Queue
+from penstock.server.driving import drive
 from penstock.server.endpoint import Busy
 from penstock.server.portions import portioned
 
@@ -173,7 +174,7 @@ class _Line:
         self._answer_bytes = answer_bytes
         self._forget = forget
         self._polls: deque[_Poll] = deque()
-        self._looking: asyncio.Task[None] | None = None
+        self._is_looking = False
         #: Something came, or someone, since the last look began.
         self._look_again = False
         self._is_told = False
@@ -181,6 +182,9 @@ class _Line:
         #: What is watched may be gone: the next look watches anew.
         self._is_stale = False
         self._look_at_s = 0.0
+        #: When the line ends, if nobody comes until then.
+        self._end_at_s = 0.0
+        #: It may be early, but never late: to set another one each time would cost more.
         self._timer: asyncio.TimerHandle | None = None
 
     async def join(self, poll: _Poll) -> Sequence[Delivery]:
@@ -189,7 +193,7 @@ class _Line:
         return await poll.answer
 
     def is_empty(self) -> bool:
-        return not self._polls and self._looking is None
+        return not self._polls and not self._is_looking
 
     def dismiss(self) -> None:
         now_s = self._loop.time()
@@ -224,17 +228,22 @@ class _Line:
 
     def _look(self) -> None:
         self._look_again = True
-        if self._looking is None:
-            self._looking = self._loop.create_task(self._look_until_nothing_comes())
+        if not self._is_looking:
+            self._is_looking = True
+            # When all that has arrived by now has been read: it goes along.
+            self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        drive(self._look_until_nothing_comes(), self._looked)
+
+    def _looked(self) -> None:
+        self._is_looking = False
+        self._set_timer()
 
     async def _look_until_nothing_comes(self) -> None:
-        try:
-            while self._look_again and self._polls:
-                self._look_again = False
-                await self._serve()
-        finally:
-            self._looking = None
-            self._set_timer()
+        while self._look_again and self._polls:
+            self._look_again = False
+            await self._serve()
 
     async def _serve(self) -> None:
         """Look for those in line, group by group, until nothing comes of it."""
@@ -331,8 +340,8 @@ class _Line:
     def _expire(self) -> None:
         """Those who wait in vain are answered without another look."""
         now_s = self._loop.time()
-        if self._looking is not None:
-            return  # Which answers them.
+        if self._is_looking:
+            return  # Then they are answered by that.
         for poll in self._polls:
             if poll.until_s <= now_s and not poll.answer.done():
                 poll.answer.set_result(())
@@ -343,21 +352,33 @@ class _Line:
         self._polls = deque(poll for poll in self._polls if not poll.answer.done())
 
     def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
         self._clean()
         now_s = self._loop.time()
         if not self._polls:
-            self._timer = self._loop.call_later(LINGER_S, self._end)
+            at_s = self._end_at_s = now_s + LINGER_S
         else:
             at_s = min(self._look_at_s, *(poll.until_s for poll in self._polls), now_s + LOOK_EVERY_S)
-            self._timer = self._loop.call_later(max(at_s - now_s, 0.001), self._on_time)
+        if self._timer is None or at_s < self._timer.when():
+            self._ring_at(max(at_s, now_s + 0.001))
+
+    def _ring_at(self, at_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(at_s, self._on_time)
 
     def _on_time(self) -> None:
-        if self._loop.time() >= self._look_at_s:
-            self._look()
+        self._timer, now_s = None, self._loop.time()
+        if self._polls:
+            if now_s >= self._look_at_s:
+                self._look()
+            else:
+                self._expire()
+        elif self._is_looking:
+            return  # At whose end it is set.
+        elif now_s < self._end_at_s:
+            self._ring_at(self._end_at_s)
         else:
-            self._expire()
+            self._end()
 
     def _end(self) -> None:
         """Nobody has come for a while."""
