@@ -21,6 +21,7 @@ from penstock.config import BackendSettings
 from penstock.errors import InvalidConfig, Unauthorized, Unsupported
 from penstock.message import EnqueueResult
 from penstock.queue import Queue
+from penstock.server import here
 from penstock.server.access import PERMISSIONS, Permission, Principal
 from penstock.server.endpoint import CallId, Response
 from penstock.server.native import permissions
@@ -135,6 +136,7 @@ def test_calls_of_many_clients_that_arrive_together_are_one_call_of_the_store(
         return real(self, messages)
 
     monkeypatch.setattr(Queue, "enqueue_many", counted)
+    monkeypatch.setattr(here, "MOST_TOGETHER", 0)  # What waits in a call of the store waits in a thread.
 
     def client(n: int) -> None:
         # The first call of a caller may have happened before the server was started: it stands alone.
