@@ -54,7 +54,16 @@ class Here:
 
     def make_alone(self, call: Callable[[], T]) -> T:
         """It is durable when this returns."""
-        return self._timed(call, LONG_S)
+        syncs = self._syncs
+        assert syncs is not None
+
+        def durably() -> T:
+            with syncs.deferred():
+                answer = call()
+            syncs.now()
+            return answer
+
+        return self._timed(durably, LONG_S)
 
     async def make(self, call: Callable[[], T], queue: str, items: int, size_bytes: int = 0) -> T:
         """Make a call of a queue here, if that holds up nobody, else in a thread; it is durable then."""

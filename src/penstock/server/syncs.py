@@ -33,6 +33,11 @@ class Syncs:
         """Within it, what this thread asks of the store is written and not synced."""
         return self._engine.calls.deferring()
 
+    def now(self) -> None:
+        """Sync what was written, here, however quick the disk is."""
+        if self._engine.durability == "sync":
+            self._sync(1)
+
     async def all_written(self) -> None:
         """Wait until what was written by now is as durable as the mode promises; raise if it is not."""
         if self._engine.durability != "sync":
