@@ -98,6 +98,9 @@ class _Restoring:
             q.lane(m.priority, m.fairness_key, m.throttle_keys),
             reason=m.reason,
         )
+        if code == StateCode.DELAYED and q.settings.delay_s and not m.attempts:
+            # Of this queue's kind those wait for the queue's delay: until then, by the one that it has.
+            row.since_ns, row.until_ns = max(1, m.visible_at_ns - q.delay_ns), 0
         if code == StateCode.READY:
             row.since_ns = m.visible_at_ns
             enter_ready(txn, q, raw_id, row, fresh=fresh)
