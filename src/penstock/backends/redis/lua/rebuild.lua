@@ -20,7 +20,7 @@ local function stored()
   if type(raw) ~= 'string' then return nil end
   local read, found = pcall(cmsgpack.unpack, raw)
   if not read or type(found) ~= 'table' or
-    (#found ~= FLOWS + 9 and #found ~= LAST_LEAVING) or found[VERSION] ~= 1 then
+    (#found ~= FLOWS + 9 and #found ~= LAST_LEAVING and #found ~= DELAY) or found[VERSION] ~= 1 then
     return nil
   end
   for i = 1, #found do
