@@ -12,8 +12,8 @@ from penstock.backends.burial import ORIGIN
 from penstock.backends.redis.capabilities import HAVING
 from penstock.backends.redis.connecting import Arg
 from penstock.backends.redis.engine import Engine, Known
-from penstock.backends.redis.records import BURIED, CODES, IN_LINE_US, delay_us, lane, level_of
-from penstock.backends.tables.restoring import checked
+from penstock.backends.redis.records import BURIED, CODES, IN_LINE_US, lane, level_of
+from penstock.backends.tables.restoring import came_in_ns, checked
 from penstock.codec.body import Body, encode_body
 from penstock.errors import PenstockError, Unsupported, as_answer
 from penstock.message import DEFAULT_PRIORITY, EnqueueResult, State, format_id
@@ -107,9 +107,8 @@ def _record(q: Known, m: StoredMessage, reason: bytes) -> bytes:
     until_us = _us(m.visible_at_ns if m.state == State.DELAYED else m.until_ns)
     order_ns = m.order_ns or m.visible_at_ns
     if m.state == State.DELAYED and q.settings.delay_s and not m.attempts:
-        # Of this queue's kind those wait for the queue's delay: until then, by the one that it has.
-        came_us = max(0, until_us - delay_us(q.settings))
-        until_us, order_ns = IN_LINE_US + came_us, m.order_ns or came_us * 1000
+        # It waited for its queue's delay, and does for this one's.
+        until_us, order_ns = IN_LINE_US + came_in_ns(m) // 1000, m.order_ns or came_in_ns(m)
     level = level_of(DEFAULT_PRIORITY if q.settings.fifo else m.priority)
     fixed = _RECORD.pack(
         code,

@@ -55,7 +55,7 @@ end
 
 local function row(i)
   if plain then
-    local index = byte(rows, 2 * i - 1) * 256 + byte(rows, 2 * i)
+    local index = shapes == 1 and 1 or byte(rows, 2 * i - 1) * 256 + byte(rows, 2 * i)
     return index, weights[index], 0, 0, 0, ''
   end
   local r = 35 * i - 34
