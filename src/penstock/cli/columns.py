@@ -196,6 +196,7 @@ DUE = (
     Column("message", field("message_id")),
 )
 
+
 def _order(row: Row) -> str:
     if not row["fifo"]:
         return "fair"

@@ -50,8 +50,8 @@ def kinds_of(q: Queue, message_id: str) -> list[str]:
 def fold(events: list[Event], *, from_start: bool = True, fifo: bool = False) -> Fold:
     """Follow every message through the table of transitions; a step that is not in it fails.
 
-    Without `from_start`, a message's first event is taken as it is: what came before is not known. Of a `fifo`
-    queue, an event names the time by the delay that the queue had then: it may have become another.
+    Without `from_start`, a message's first event is taken as it is: what came before is not known. Of a
+    `fifo` queue, an event names the time by the delay that the queue had then: it may be another by now.
     """
     out = Fold()
     visible_at_ns: dict[str, int] = {}
