@@ -86,8 +86,7 @@ end
 
 -- When the next delay passes.
 local function next_delay(q)
-  local d = KEYS[q.at + D]
-  local own = tonumber(call('ZRANGE', d, 0, 0, 'WITHSCORES')[2] or math.huge)
-  local line = q.c[FIFO] == 1 and call('ZRANGEBYSCORE', d, IN_LINE, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  local own = tonumber(call('ZRANGE', KEYS[q.at + D], 0, 0, 'WITHSCORES')[2] or math.huge)
+  local line = q.c[FIFO] == 1 and call('ZRANGEBYSCORE', KEYS[q.at + D], IN_LINE, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
   return math.min(own, line and line_due(q.c, tonumber(line)) or math.huge)
 end
