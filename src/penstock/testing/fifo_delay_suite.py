@@ -213,7 +213,10 @@ class FifoDelaySuite(BulkWriteCase, BulkCase, BackendCase):
         assert errors(slow.upsert(upserted)) == [None, None]
         assert due_in_s(ps, clock) == [6, 6, 10]
         clock.advance(6)
-        assert drain(slow) == [b"zero", b"1"]
+        visible_at_ns = slow.get(IDS[1]).visible_at_ns
+        slow.upsert([NewMessage(b"one", id=IDS[1])])
+        assert slow.get(IDS[1]).visible_at_ns == visible_at_ns == clock.now_ns()
+        assert drain(slow) == [b"zero", b"one"]
         clock.advance(4)
         assert drain(slow) == [b"2"]
 

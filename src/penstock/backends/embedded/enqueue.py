@@ -307,7 +307,9 @@ class Enqueuer:
         else:
             if found.code == StateCode.DELAYED:
                 row.since_ns = now_ns
-            fresh = row.attempts == 0 and row.order_ns <= q.counters.last_order_ns
+            # Once it has waited in a fifo line, its place does not say when it became visible.
+            placed = found.fresh or not q.settings.fifo
+            fresh = placed and row.attempts == 0 and row.order_ns <= q.counters.last_order_ns
             enter_ready(txn, q, found.raw_id, row, fresh=fresh)
         txn.record(q, Kind.UPDATED, [found.raw_id], row.attempts, visible_at_ns)
 
