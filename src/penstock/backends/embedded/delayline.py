@@ -49,6 +49,12 @@ class DelayLines:
     def take_back(self, kept: dict[int, int] | None) -> None:
         self._first_ns = kept
 
+    def leave_alone(self, qid: int) -> None:
+        """What is damaged keeps its rows from being applied: until a repair, which forgets all this."""
+        if self._first_ns is not None:
+            self._first_ns[qid] = FAR_FUTURE_NS
+            self._engine.next_due_ns[Due.LINE] = min(self._first_ns.values())
+
     def note(self, qid: int, due_ns: int) -> None:
         """A message of the queue waits, or its delay is another: it may be due then."""
         if self._first_ns is not None and due_ns < self._first_ns.get(qid, FAR_FUTURE_NS):

@@ -64,6 +64,8 @@ def _apply(engine: Engine, kind: Due, due: list[tuple[int, int, bytes]]) -> int:
     for qid, items in _by_queue(due):
         q = engine.sound_queue(qid)
         if q is None and qid in engine.by_qid:
+            if kind == Due.LINE:
+                engine.lines.leave_alone(qid)
             continue  # Damaged: what is due of it waits for a repair, the others do not.
         if kind == Due.LEASE and q is not None and q.settings.on_failure is not None:
             engine.undecided.setdefault(qid, Undecided()).add(items)
@@ -99,6 +101,7 @@ def left_for_repair(engine: Engine, kind: Due, q: QueueState | None) -> Iterator
             engine.undecided.update(undecided)
         elif kind == Due.LINE:
             engine.lines.take_back(lines)
+            engine.lines.leave_alone(q.qid)
 
 
 def _by_queue(due: list[tuple[int, int, bytes]]) -> Iterable[tuple[int, list[tuple[int, bytes]]]]:
