@@ -11,7 +11,9 @@ local function count_flights(q)
       cursor = page[1]
       for i = 1, #page[2], 2 do
         local rec = call('HGET', KEYS[at + S], page[2][i])
-        if rec and c[PER_KEY] > 0 and not is_in_line(rec) then call('HINCRBY', KEYS[at + K], sub(lane_of(rec), 4), 1) end
+        if rec and c[PER_KEY] > 0 and not is_in_line(rec) then
+          call('HINCRBY', KEYS[at + K], sub(lane_of(rec), 4), 1)
+        end
       end
     until cursor == '0'
   end

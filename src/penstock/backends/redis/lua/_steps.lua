@@ -41,7 +41,9 @@ local function leave(q, ids, recs)
       local some = of[state]
       some[#some + 1] = id
       if state == 3 then leased[#leased + 1] = rec end
-      if c[PER_KEY] > 0 and (state == 3 or state == 1 and c[FIFO] == 1 and not is_in_line(rec)) then add(flying, sub(lane_of(rec), 4), 1) end
+      if c[PER_KEY] > 0 and (state == 3 or state == 1 and c[FIFO] == 1 and not is_in_line(rec)) then
+        add(flying, sub(lane_of(rec), 4), 1)
+      end
     end
     if state < 3 and sub(rec, 23, 30) ~= zero8 then ttl[#ttl + 1] = id end
     if byte(rec, 2) == 1 then buried[#buried + 1] = id end
