@@ -45,12 +45,67 @@ def waiting(q: Queue) -> tuple[int, int]:
     return stats.delayed, stats.ready
 
 
-class FifoDelaySuite(BulkWriteCase, BulkCase, BackendCase):
-    """`fifo=True, delay_s=…`."""
+class FifoDelayMoveSuite(BackendCase):
+    """`fifo=True, delay_s=…`: what changes it, and what goes from queue to queue."""
 
     @pytest.fixture
     def slow(self, ps: Penstock) -> Queue:
         return ps.create_queue("slow", fifo=True, delay_s=10)
+
+    @requires("fifo", "delay")
+    def test_a_delay_that_is_changed_counts_for_what_waits(
+        self, ps: Penstock, slow: Queue, clock: ManualClock
+    ) -> None:
+        slow.enqueue_many(news(b"a1", b"b1"))
+        clock.advance(4)
+        slow.enqueue_many(news(b"a2"))
+        ps.update_queue("slow", delay_s=100)
+        assert due_in_s(ps, clock) == [96, 96, 100]
+        clock.advance(6)
+        assert waiting(slow) == (3, 0)
+        ps.update_queue("slow", delay_s=7)
+        assert (waiting(slow), due_in_s(ps, clock)) == ((1, 2), [1])
+        # What is ready stays so, also where nobody had looked.
+        clock.advance(1)
+        ps.update_queue("slow", delay_s=500)
+        slow.enqueue_many(news(b"a3"))
+        assert waiting(slow) == (1, 3)
+        assert sorted(drain(slow)) == [b"a1", b"a2", b"b1"]
+        assert due_in_s(ps, clock) == [500]
+        ps.update_queue("slow", delay_s=0)
+        assert drain(slow) == [b"a3"]
+
+    @requires("fifo", "delay")
+    def test_what_comes_from_another_queue_waits_too_and_what_goes_does_not(
+        self, ps: Penstock, slow: Queue, clock: ManualClock
+    ) -> None:
+        source = ps.create_queue("source", fifo=True, max_attempts=1, dead_letter="slow")
+        buried = source.enqueue(b"dead")
+        source.nack([take_one(source).receipt], delay_s=0)
+        assert slow.get(buried).visible_at_ns == clock.now_ns() + to_ns(10)
+        clock.advance(4)
+        moved = [source.enqueue(b"m%d" % n) for n in range(2)]
+        assert errors(source.move(moved, target="slow")) == [None, None]
+        slow.enqueue(b"last")
+        assert (waiting(slow), due_in_s(ps, clock)) == ((4, 0), [6, 10, 10, 10])
+        assert errors(slow.move(moved[:1], target="source")) == [None]
+        assert drain(source) == [b"m0"]
+        clock.advance(10)
+        assert drain(slow) == [b"dead", b"m1", b"last"]
+
+    @requires("fifo", "delay")
+    def test_a_redriven_message_waits_from_then_on(self, slow: Queue, clock: ManualClock) -> None:
+        slow.enqueue_many(news(b"a1", b"a2"))
+        clock.advance(10)
+        slow.reject([take_one(slow).receipt])
+        assert slow.redrive() == 1
+        assert (waiting(slow), drain(slow)) == ((1, 1), [b"a2"])
+        clock.advance(10)
+        assert drain(slow) == [b"a1"]
+
+
+class FifoDelaySuite(FifoDelayMoveSuite, BulkWriteCase, BulkCase):
+    """The same, and everything else about it."""
 
     @requires("fifo", "delay")
     def test_a_queues_delay_makes_each_message_wait_and_keeps_their_order(
@@ -130,29 +185,6 @@ class FifoDelaySuite(BulkWriteCase, BulkCase, BackendCase):
         assert drain(slow) == [b"a2", b"a3"]
 
     @requires("fifo", "delay")
-    def test_a_delay_that_is_changed_counts_for_what_waits(
-        self, ps: Penstock, slow: Queue, clock: ManualClock
-    ) -> None:
-        slow.enqueue_many(news(b"a1", b"b1"))
-        clock.advance(4)
-        slow.enqueue_many(news(b"a2"))
-        ps.update_queue("slow", delay_s=100)
-        assert due_in_s(ps, clock) == [96, 96, 100]
-        clock.advance(6)
-        assert waiting(slow) == (3, 0)
-        ps.update_queue("slow", delay_s=7)
-        assert (waiting(slow), due_in_s(ps, clock)) == ((1, 2), [1])
-        # What is ready stays so, also where nobody had looked.
-        clock.advance(1)
-        ps.update_queue("slow", delay_s=500)
-        slow.enqueue_many(news(b"a3"))
-        assert waiting(slow) == (1, 3)
-        assert sorted(drain(slow)) == [b"a1", b"a2", b"b1"]
-        assert due_in_s(ps, clock) == [500]
-        ps.update_queue("slow", delay_s=0)
-        assert drain(slow) == [b"a3"]
-
-    @requires("fifo", "delay")
     def test_without_a_delay_again_what_comes_stays_behind_what_waited(self, subject: Subject) -> None:
         # More than one step of time takes on: they are ready some at a time, and nothing overtakes the last.
         slow = subject.ps.create_queue("slow", fifo=True, delay_s=10)
@@ -221,34 +253,6 @@ class FifoDelaySuite(BulkWriteCase, BulkCase, BackendCase):
         assert drain(slow) == [b"zero", b"one"]
         clock.advance(4)
         assert drain(slow) == [b"2"]
-
-    @requires("fifo", "delay")
-    def test_what_comes_from_another_queue_waits_too_and_what_goes_does_not(
-        self, ps: Penstock, slow: Queue, clock: ManualClock
-    ) -> None:
-        source = ps.create_queue("source", fifo=True, max_attempts=1, dead_letter="slow")
-        buried = source.enqueue(b"dead")
-        source.nack([take_one(source).receipt], delay_s=0)
-        assert slow.get(buried).visible_at_ns == clock.now_ns() + to_ns(10)
-        clock.advance(4)
-        moved = [source.enqueue(b"m%d" % n) for n in range(2)]
-        assert errors(source.move(moved, target="slow")) == [None, None]
-        slow.enqueue(b"last")
-        assert (waiting(slow), due_in_s(ps, clock)) == ((4, 0), [6, 10, 10, 10])
-        assert errors(slow.move(moved[:1], target="source")) == [None]
-        assert drain(source) == [b"m0"]
-        clock.advance(10)
-        assert drain(slow) == [b"dead", b"m1", b"last"]
-
-    @requires("fifo", "delay")
-    def test_a_redriven_message_waits_from_then_on(self, slow: Queue, clock: ManualClock) -> None:
-        slow.enqueue_many(news(b"a1", b"a2"))
-        clock.advance(10)
-        slow.reject([take_one(slow).receipt])
-        assert slow.redrive() == 1
-        assert (waiting(slow), drain(slow)) == ((1, 1), [b"a2"])
-        clock.advance(10)
-        assert drain(slow) == [b"a1"]
 
     @requires("fifo", "delay", "bulk_write", "bulk_read")
     def test_rows_of_a_bulk_write_wait_and_tables_say_until_when(
