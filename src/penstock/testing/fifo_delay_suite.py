@@ -146,6 +146,7 @@ class FifoDelaySuite(FifoDelayMoveSuite, BulkWriteCase, BulkCase):
         clock.advance(-8)
         slow.enqueue(b"2")
         assert due_in_s(ps, clock) == [18, 18]
+        assert len({one.visible_at_ns for one in slow.list("delayed").items}) == 1
         clock.advance(10)
         assert slow.lease(2) == []
         clock.advance(8)
