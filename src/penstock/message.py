@@ -59,7 +59,7 @@ TRANSITIONS: dict[tuple[State | None, Kind], tuple[State | None, ...]] = {
     (State.LEASED, Kind.RELEASED): _WAITING,
     (State.LEASED, Kind.DEAD): (State.DEAD, None),
     (State.LEASED, Kind.DROPPED): (None,),
-    (State.DEAD, Kind.REDRIVEN): (State.READY, None),
+    (State.DEAD, Kind.REDRIVEN): (State.DELAYED, State.READY, None),
     (State.READY, Kind.REDRIVEN): (None,),
     (State.DELAYED, Kind.MOVED): (None,),
     (State.READY, Kind.MOVED): (None,),
@@ -84,7 +84,9 @@ def state_after(event: Event) -> State | None:
     A delay passes without an event: what this calls DELAYED is READY from the event's `due_ns` on.
     """
     match event.kind:
-        case Kind.ENQUEUED | Kind.UPDATED | Kind.NACKED | Kind.RELEASED:
+        case Kind.REDRIVEN if event.extra:
+            return None
+        case Kind.ENQUEUED | Kind.UPDATED | Kind.NACKED | Kind.RELEASED | Kind.REDRIVEN:
             return State.DELAYED if event.due_ns > event.at_ns else State.READY
         case Kind.LEASED | Kind.EXTENDED:
             return State.LEASED
@@ -92,8 +94,6 @@ def state_after(event: Event) -> State | None:
             return State.DONE if event.due_ns else None
         case Kind.DEAD:
             return None if event.extra else State.DEAD
-        case Kind.REDRIVEN:
-            return None if event.extra else State.READY
         case Kind.REPAIRED:
             return State(event.extra) if event.extra and event.extra != HOLE else None
         case _:

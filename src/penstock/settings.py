@@ -67,6 +67,8 @@ class QueueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     max_attempts: int = 5
     dead_letter: str | None = None
     fifo: bool = False
+    #: Of a fifo queue: how long each message waits from when it came in. Counts for those that wait already.
+    delay_s: float = 0.0
     retention_s: float = 0.0
     dead_retention_s: float | None = None
     dedup_window_s: float = 300.0
@@ -86,6 +88,7 @@ class QueueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 _RANGES: dict[str, tuple[float, float]] = {
     "lease_s": (0.001, MAX_DURATION_S),
     "max_attempts": (1, 1_000_000),
+    "delay_s": (0, MAX_DURATION_S),
     "retention_s": (0, MAX_DURATION_S),
     "dead_retention_s": (0.001, MAX_DURATION_S),
     "dedup_window_s": (0, MAX_DURATION_S),
@@ -113,6 +116,10 @@ def queue_settings(name: str, values: dict[str, object]) -> QueueSettings:
         if value is not None and not low <= value <= high:
             shown = f"is {value!r}" if abs(value) < 2**64 else "is out of range"
             raise InvalidConfig(f"queue {name!r}: {key} {shown}; accepted: {low} to {high}")
+    if settings.delay_s and not settings.fifo:
+        raise InvalidConfig(
+            f"queue {name!r}: delay_s goes with fifo; in other queues each message has its own delay_s"
+        )
     _check_retry(name, settings.retry)
     _check_scripts(settings)
     _check_annotations(settings)

@@ -109,6 +109,29 @@ def _(raw: Raw) -> None:
     raw.put("due", flipped(key, 8), value)
 
 
+@fault("a message that waits for its queue's delay is not in line", "due_missing")
+def _(raw: Raw) -> None:
+    raw.delete("due", raw.row("due", _due(Due.LINE))[0])
+
+
+@fault("a line says that a message came at another time", "due_differs")
+def _(raw: Raw) -> None:
+    key, value = raw.row("due", _due(Due.LINE))
+    raw.put("due", key, flipped(value, 5))
+
+
+@fault("a message stands in line twice", "due_stray")
+def _(raw: Raw) -> None:
+    key, value = raw.row("due", _due(Due.LINE))
+    raw.put("due", key[:5] + keys.u64(7) + key[-16:], value)
+
+
+@fault("a line is of no queue", "orphan_rows")
+def _(raw: Raw) -> None:
+    key, value = raw.row("due", _due(Due.LINE))
+    raw.put("due", key[:1] + keys.u32(999) + key[5:], value)
+
+
 @fault("a due row is of no queue", "orphan_rows")
 def _(raw: Raw) -> None:
     raw.put("due", keys.due(Due.DELAY, 1 << 60, 4_000_000, b"\x02" * 16), MARK)

@@ -12,7 +12,7 @@ import penstock
 from penstock import Entry, ManualClock, NewMessage, Penstock
 from penstock.backends.embedded.engine import Engine
 
-QUEUES = ("jobs", "line", "kept", "bystander")
+QUEUES = ("jobs", "line", "kept", "slow", "bystander")
 
 #: queue, state, payload by id: what a repair may not change of a message that it has no business with.
 Contents = dict[str, tuple[str, str, bytes]]
@@ -39,6 +39,8 @@ def fill(ps: Penstock) -> None:
     line.nack([delivery.receipt for delivery in line.lease(2)][:1])
     kept.enqueue_many([NewMessage(b"kept %d" % n) for n in range(6)])
     kept.ack([delivery.receipt for delivery in kept.lease(2)])
+    slow = ps.create_queue("slow", fifo=True, delay_s=300)
+    slow.enqueue_many([NewMessage(b"slow %d" % n, fairness_key=f"f{n % 2}") for n in range(5)])
     bystander = ps.create_queue("bystander")
     bystander.enqueue_many([NewMessage(b"by %d" % n) for n in range(10)])
     bystander.lease(2, lease_s=600)

@@ -18,12 +18,13 @@ def test_create_takes_every_setting_in_human_units(cli: Cli) -> None:
         "queues", "create", "jobs", "--fifo", "--lease", "1m30s", "--max-attempts", "3", "--retry",
         "exponential:1s:10m:exact", "--dead-letter", "dead", "--retention", "2h", "--dead-retention", "7d",
         "--dedup-window", "250ms", "--journal-retention", "none", "--journal-max-bytes", "64KiB",
-        "--annotations", '{"team": "mail"}',
+        "--annotations", '{"team": "mail"}', "--delay", "1m",
     ).out  # fmt: skip
     assert shown == "queue 'jobs' created\n"
     assert settings_of(cli, "jobs") == QueueSettings(
         name="jobs",
         fifo=True,
+        delay_s=60,
         lease_s=90,
         max_attempts=3,
         retry=Retry(policy="exponential", delay_s=1, max_delay_s=600, jitter=False),
@@ -57,12 +58,12 @@ def test_update_of_nothing_is_a_usage_error(cli: Cli) -> None:
 
 
 def test_list_shows_settings_as_they_can_be_typed(cli: Cli) -> None:
-    cli("queues", "create", "jobs", "--retry", "exponential:1s:10m", "--fifo")
+    cli("queues", "create", "jobs", "--retry", "exponential:1s:10m", "--fifo", "--delay", "90s")
     header, emails, jobs = cli("queues", "list").lines
     assert header.split()[:2] == ["QUEUE", "LEASE"]
     assert emails.split()[0] == "emails"
     assert "exponential:1s:10m" in jobs
-    assert "fifo" in jobs
+    assert "fifo after 1m 30s" in jobs
     assert [queue["name"] for queue in cli("queues", "list", "--json").objects] == ["emails", "jobs"]
 
 

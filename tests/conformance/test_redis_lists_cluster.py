@@ -16,6 +16,7 @@ from penstock.testing.bulk_read_suite import BulkReadSuite
 from penstock.testing.bulk_suite import MoveSuite, PurgeSuite
 from penstock.testing.bulk_write_suite import BulkWriteSuite
 from penstock.testing.deadletter_suite import DeadLetterSuite
+from penstock.testing.fifo_delay_suite import FifoDelayMoveSuite
 from penstock.testing.harness import BackendCase
 from penstock.testing.held_suite import HeldBodySuite
 from penstock.testing.replace_suite import DeclareQueuesSuite, ReplaceQueuesSuite
@@ -53,6 +54,7 @@ class TestWhatDiffersOnRedisCluster(
     HeldBodySuite,
     MoveSuite,
     PurgeSuite,
+    FifoDelayMoveSuite,
     DeclareQueuesSuite,
     ReplaceQueuesSuite,
     AdminSuite,

@@ -186,3 +186,13 @@ def test_it_can_be_encrypted_and_holds_what_it_held(
     with penstock.open(store, clock=clock, rng=Random(3)) as system:
         assert contents(system) == before
         assert system.check().problems == []
+
+
+def test_a_fifo_queue_of_a_golden_store_can_have_a_delay(system: Penstock, clock: ManualClock) -> None:
+    queue = system.queue("fifo")
+    before = queue.stats()
+    system.update_queue("fifo", delay_s=60)
+    queue.enqueue(b"late", fairness_key="late")
+    assert (queue.stats().delayed, queue.stats().ready) == (before.delayed + 1, before.ready)
+    clock.advance(60)
+    assert b"late" in [delivery.payload for delivery in queue.lease(100)]

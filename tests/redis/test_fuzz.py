@@ -112,11 +112,14 @@ class History:
         most = self.rng.choice((None, 1, 2, 4))
         self.ps.update_queue("limited", max_leased_per_key=most)
 
+    def delay(self, q: Queue) -> None:
+        self.ps.update_queue("line", delay_s=self.rng.choice((0, 0, 2, 6)))
+
     def step(self) -> None:
         steps: list[Callable[[Queue], None]] = [
             *([self.enqueue] * 4 + [self.lease] * 5 + [self.ack] * 3 + [self.nack] * 2 + [self.wait] * 3),
             *(self.reject, self.extend, self.upsert, self.move, self.redrive, self.purge),
-            *(self.sweep, self.cursor, self.limits),
+            *(self.sweep, self.cursor, self.limits, self.delay),
         ]
         self.rng.choice(steps)(self.queue())
 
@@ -124,7 +127,7 @@ class History:
         report = self.ps.check()
         assert report.ok, report.problems
         for name in QUEUES:
-            prove_journal(self.ps.queue(name))
+            prove_journal(self.ps.queue(name), fifo=name == "line")
 
 
 @pytest.mark.parametrize("seed", range(8))

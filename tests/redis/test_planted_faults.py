@@ -102,6 +102,27 @@ def test_what_is_wrong_with_an_index_is_found_and_mended_without_loss(
     assert len(drain(q)) == 7
 
 
+@pytest.mark.parametrize("part", ["c", "d"])
+def test_what_waits_for_the_delay_of_a_fifo_queue_stands_in_line_again(
+    place: Place, ps: Penstock, part: str
+) -> None:
+    q = ps.create_queue("q", fifo=True, delay_s=20)
+    q.enqueue_many([NewMessage(b"1"), NewMessage(b"2")])
+    place.clock.advance(20)
+    q.nack([take_one(q).receipt], delay_s=5)
+    q.enqueue_many([NewMessage(b"3"), NewMessage(b"other", fairness_key="k")])
+    due = ps.due()
+    assert len(due) == 3
+    place.client.delete(place.key("q", part))
+    assert not ps.check().ok
+    assert ps.check(repair=True).ok
+    assert (ps.check().ok, ps.due()) == (True, due)
+    place.clock.advance(5)
+    assert drain(q) == [b"1", b"2"]
+    place.clock.advance(15)
+    assert sorted(drain(q)) == [b"3", b"other"]
+
+
 def test_a_body_that_is_lost_is_found_and_its_message_is_taken_out(
     place: Place, ps: Penstock, q: Queue
 ) -> None:

@@ -49,6 +49,16 @@ def test_shares_go_by_weight_however_far_apart_weights_are(place: Place, batch: 
         assert abs(shares[str(weight)] - 7 * weight) <= 3, shares
 
 
+def test_who_waits_for_a_fifo_queue_sleeps_until_its_delay_is_over(place: Place) -> None:
+    ps = place.open()
+    q = ps.create_queue("q", fifo=True, delay_s=10)
+    q.enqueue(b"")
+    backend: Any = ps._default
+    assert backend._leasing._lease("q", 1, None, "") == ([], 10_000_000)
+    ps.update_queue("q", delay_s=4)
+    assert backend._leasing._lease("q", 1, None, "") == ([], 4_000_000)
+
+
 @pytest.mark.parametrize("limits", [{"fifo": True}, {"max_leased_per_key": 1}])
 def test_a_row_that_leads_to_nothing_does_not_fill_its_key(place: Place, limits: dict[str, Any]) -> None:
     q = place.open().create_queue("q", **limits)

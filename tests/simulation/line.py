@@ -58,6 +58,8 @@ class Item:
     visible_ns: int
     place: int | None
     expires_ns: int | None = None
+    #: Since when it waits for its queue's delay; None: it does not.
+    since_ns: int | None = None
     state: State = State.READY
     attempts: int = 0
     receipt: str = ""
@@ -156,7 +158,9 @@ class Line:
         """Whether another message of its key may be in flight."""
         key, per_key = item.new.fairness_key, self.settings.max_leased_per_key
         states = (State.LEASED, State.DELAYED) if self.settings.fifo else (State.LEASED,)
-        in_flight = sum(other.new.fairness_key == key for other in self.of(*states))
+        in_flight = sum(
+            other.new.fairness_key == key and other.since_ns is None for other in self.of(*states)
+        )
         return not in_flight if self.settings.fifo else per_key is None or in_flight < per_key
 
     def check_turn(self, item: Item, levels: set[int]) -> None:

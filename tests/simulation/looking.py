@@ -113,7 +113,9 @@ class Looking:
             return
         recorded = sorted((event.kind, event.message_id) for event in events)
         agree(f"events of {name}", recorded, sorted(line.log))
-        folded = {key: _waiting_as_one(state) for key, state in fold(events).states.items()}
+        folded = {
+            key: _waiting_as_one(state) for key, state in fold(events, fifo=line.settings.fifo).states.items()
+        }
         states = {key: _waiting_as_one(item.state) for key, item in line.items.items()}
         agree(f"journal of {name}", {key: state for key, state in folded.items() if state}, states)
 

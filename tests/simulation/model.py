@@ -15,6 +15,7 @@ from penstock import (
     MessageNotFound,
     NewMessage,
     PenstockError,
+    QueueSettings,
     StaleReceipt,
     State,
 )
@@ -40,7 +41,7 @@ class Model:
         for line in self.lines.values():
             for item in line.of(State.DELAYED):
                 if item.visible_ns <= now_ns:
-                    item.state = State.READY
+                    item.state, item.since_ns = State.READY, None
             for item in line.of(*WAITING):
                 if item.expires_ns is not None and item.expires_ns <= now_ns:
                     self._remove(line, item, Kind.EXPIRED)
@@ -98,6 +99,7 @@ class Model:
         item.expires_ns = None if new.ttl_s is None else self.now_ns + to_ns(new.ttl_s)
         if new.delay_s:
             item.state, item.visible_ns, item.place = State.DELAYED, self.now_ns + to_ns(new.delay_s), None
+        self._wait(line, item)
         self._add(line, item)
         return None, item.id, False
 
@@ -110,12 +112,13 @@ class Model:
         item = line.items[new.id]
         if item.state not in WAITING:
             return (MessageLeased if item.state == State.LEASED else InvalidMessage), "", False
+        waits = item.since_ns is not None
         if new.delay_s:
             item.visible_ns, item.place = self.now_ns + to_ns(new.delay_s), None
-        elif item.state == State.DELAYED:
+        elif item.state == State.DELAYED and not waits:
             item.visible_ns = self.now_ns
             item.place = item.place if line.settings.fifo else self._next_place()
-        item.state = State.DELAYED if new.delay_s else State.READY
+        item.state = State.DELAYED if new.delay_s or waits else State.READY
         item.expires_ns = None if new.ttl_s is None else self.now_ns + to_ns(new.ttl_s)
         new.dedup_id = item.new.dedup_id
         item.new = new
@@ -225,7 +228,8 @@ class Model:
             return MessageNotFound
         if item.state == State.LEASED:
             return MessageLeased
-        if item.state == State.DONE or (item.state == State.DELAYED and to.settings.fifo):
+        has_own_delay = item.state == State.DELAYED and item.since_ns is None
+        if item.state == State.DONE or (has_own_delay and to.settings.fifo):
             return InvalidMessage
         if message_id in to.items:
             return InvalidMessage
@@ -259,6 +263,7 @@ class Model:
             return
         item.state, item.attempts, item.expires_ns = State.READY, 0, None
         item.visible_ns, item.place = self.now_ns, self._next_place()
+        self._wait(line, item)
         line.log.append((Kind.REDRIVEN, item.id))
 
     def purge(self, name: str, states: tuple[State, ...]) -> int:
@@ -284,6 +289,22 @@ class Model:
 
     # -- steps ----------------------------------------------------------------------------------
 
+    def _wait(self, line: Line, item: Item) -> None:
+        """One that comes into a queue with a delay, at the end of its line."""
+        item.since_ns = None
+        if line.settings.delay_s:
+            item.since_ns, item.state = self.now_ns, State.DELAYED
+            item.visible_ns = self.now_ns + to_ns(line.settings.delay_s)
+
+    def change(self, name: str, settings: QueueSettings) -> None:
+        """A queue's delay counts for what waits for it already."""
+        line = self.lines[name]
+        line.settings = settings
+        for item in line.of(State.DELAYED):
+            if item.since_ns is not None:
+                item.visible_ns = item.since_ns + to_ns(settings.delay_s)
+        self.set_now(self.now_ns)
+
     def _next_place(self) -> int:
         self._places += not self._together
         return self._places
@@ -300,6 +321,7 @@ class Model:
     def _arrive(self, line: Line, item: Item, expires_ns: int | None) -> None:
         """From another queue: it starts anew at the end of the line, or stays delayed."""
         item.attempts, item.expires_ns = 0, expires_ns
-        if item.state != State.DELAYED:
+        if item.state != State.DELAYED or item.since_ns is not None:
             item.state, item.visible_ns, item.place = State.READY, self.now_ns, self._next_place()
+            self._wait(line, item)
         self._add(line, item)

@@ -212,6 +212,10 @@ _OPERATIONS: dict[str, tuple[int, Callable[[Pick], dict[str, Any]]]] = {
         },
     ),
     "update": (2, lambda pick: {"name": pick(_NAMES), "settings": draw_settings(pick)}),
+    "delay": (
+        2,
+        lambda pick: {"name": pick(("fifo", "fifo", "fifo", "a")), "delay_s": pick((0, 0, 2, 5, 20))},
+    ),
     "delete_or_replace": (1, lambda pick: {"name": pick(_NAMES), "keep": _some_queues(pick)}),
     "look_around": (
         1,

@@ -163,7 +163,16 @@ class Simulation(Looking):
             return
         self.ps.update_queue(name, **settings)
         old = {key: getattr(line.settings, key) for key in QueueSettings.__struct_fields__[1:]}
-        line.settings = queue_settings(name, {**old, **settings})
+        self.model.change(name, queue_settings(name, {**old, **settings}))
+
+    def delay(self, name: str, delay_s: float) -> None:
+        """Give a queue a delay, which only a fifo one can have."""
+        line = self.model.lines.get(name)
+        if line is None or line.settings.fifo or not delay_s:
+            self.update(name, {"delay_s": delay_s})
+            return
+        with pytest.raises(InvalidConfig):
+            self.ps.update_queue(name, delay_s=delay_s)
 
     def delete_or_replace(self, name: str, keep: set[str] | None) -> None:
         """Delete one; or keep some, and `name`, made if need be."""

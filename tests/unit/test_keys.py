@@ -33,6 +33,8 @@ hostile = st.lists(st.sampled_from([b"\0", b"/", b":", b"\xff", b"\xfe", b"\x01"
 names = hostile | st.binary(max_size=6) | st.sampled_from([b"", b"a", b"a/b", b"a:b", b"a\0b", b"\xff" * 3])
 ids = st.sampled_from([bytes(16), b"\xff" * 16, bytes(range(16))]) | st.binary(min_size=16, max_size=16)
 priorities = st.integers(0, 9)
+#: The others go by queue and place.
+BY_TIME = [kind for kind in Due if kind != Due.LINE]
 throttles = st.lists(names, max_size=3).map(tuple)
 
 
@@ -86,17 +88,24 @@ BUILDERS: dict[str, Builder] = {
         lambda qid, code: keys.u32(qid),
     ),
     "due": Builder(
-        st.tuples(st.sampled_from(Due), numbers(U64), numbers(U32), ids),
+        st.tuples(st.sampled_from(BY_TIME), numbers(U64), numbers(U32), ids),
         keys.due,
         same,
         lambda what, at_ns, qid, raw_id: bytes((what,)),
     ),
     "due_prefix": Builder(
-        st.tuples(st.sampled_from(Due), numbers(U64), numbers(U32)),
+        st.tuples(st.sampled_from(BY_TIME), numbers(U64), numbers(U32)),
         keys.due_prefix,
         same,
         lambda what, at_ns, qid: bytes((what,)),
     ),
+    "line": Builder(
+        st.tuples(numbers(U32), numbers(U64), ids),
+        keys.line,
+        same,
+        lambda qid, order_ns, raw_id: keys.line_prefix(qid),
+    ),
+    "line_prefix": Builder(st.tuples(numbers(U32)), keys.line_prefix, same, lambda qid: bytes((Due.LINE,))),
     "journal": Builder(
         st.tuples(numbers(U32), numbers(U64)), keys.journal, same, lambda number, seq: keys.u32(number)
     ),
@@ -125,6 +134,7 @@ OTHERS = {
     "after_prefix",
     "dedup",
     "parse_due",
+    "due_number",
     "lane_priority",
     "lane_fairness_key",
     "lane_fairness_bytes",
@@ -237,7 +247,8 @@ def test_a_due_key_is_taken_apart_into_what_it_was_built_from(
 ) -> None:
     key = keys.due(what, at_ns, qid, raw_id)
     assert keys.parse_due(key) == (what, at_ns, qid, raw_id)
-    assert key.startswith(keys.due_prefix(what, at_ns, qid))
+    assert keys.due_number(key) == qid
+    assert key.startswith(keys.line_prefix(qid) if what == Due.LINE else keys.due_prefix(what, at_ns, qid))
 
 
 @given(qid=numbers(U32), other_qid=numbers(U32), one=st.text(max_size=3), other=st.text(max_size=3))
@@ -298,6 +309,7 @@ def test_stored_numbers_of_states_and_kinds_never_change() -> None:
         ("TTL", 3),
         ("RETENTION", 4),
         ("DEDUP", 5),
+        ("LINE", 6),
     ]
     stored = "FORMAT QUEUE COUNTERS WORLD CURSOR USER_STATE JOB LANE_HINT DUE_HINT NEXT_NUMBER OPENINGS"
     assert [(one.name, int(one)) for one in Meta][: len(stored.split())] == [

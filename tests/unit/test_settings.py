@@ -32,6 +32,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
         max_attempts=5,
         dead_letter=None,
         fifo=False,
+        delay_s=0.0,
         retention_s=0.0,
         dead_retention_s=None,
         dedup_window_s=300.0,
@@ -51,6 +52,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
 LIMITS: dict[str, tuple[float, float, float, float]] = {
     "lease_s": (0.001, 0.0009, MAX_DURATION_S, MAX_DURATION_S + 1),
     "max_attempts": (1, 0, 1_000_000, 1_000_001),
+    "delay_s": (0, -0.001, MAX_DURATION_S, MAX_DURATION_S + 1),
     "retention_s": (0, -0.001, MAX_DURATION_S, MAX_DURATION_S + 1),
     "dead_retention_s": (0.001, 0, MAX_DURATION_S, MAX_DURATION_S + 1),
     "dedup_window_s": (0, -0.001, MAX_DURATION_S, MAX_DURATION_S + 1),
@@ -60,6 +62,8 @@ LIMITS: dict[str, tuple[float, float, float, float]] = {
     "max_leased_per_key": (1, 0, 2**31, 2**31 + 1),
     "compress_over_bytes": (0, -1, 2**31, 2**31 + 1),
 }
+#: What else a setting needs.
+GOES_WITH: dict[str, dict[str, object]] = {"delay_s": {"fifo": True}}
 OTHERS: dict[str, list[object]] = {
     "dead_letter": ["emails-dead", "ü/:", None],
     "fifo": [True, False],
@@ -88,8 +92,9 @@ def test_every_setting_has_its_test_values() -> None:
 @pytest.mark.parametrize("key", LIMITS)
 def test_the_limits_themselves_are_accepted(key: str) -> None:
     lowest, _, highest, _ = LIMITS[key]
-    assert getattr(queue_settings("emails", {key: lowest}), key) == lowest
-    assert getattr(queue_settings("emails", {key: highest}), key) == highest
+    for value in (lowest, highest):
+        made = queue_settings("emails", {key: value, **GOES_WITH.get(key, {})})
+        assert getattr(made, key) == value
 
 
 @pytest.mark.parametrize("key", LIMITS)
@@ -142,6 +147,7 @@ WRONG_TYPES: dict[str, list[object]] = {
     "max_attempts": ["5", None, True, 5.0, [1], {}],
     "dead_letter": [5, True, ["a"], {}],
     "fifo": [1, 0, "yes", None, []],
+    "delay_s": ["1", None, True, [1], {}],
     "retention_s": ["0", None, False, []],
     "dead_retention_s": ["1", False, []],
     "dedup_window_s": ["1", None, False, []],
@@ -174,6 +180,13 @@ def test_a_wrong_type_is_refused_by_queue_and_key(key: str, value: object) -> No
 @pytest.mark.parametrize("key", [key for key in LIMITS if key.endswith("_s")])
 def test_numbers_that_are_no_durations_are_refused(key: str, value: float) -> None:
     assert key in refusal(key, value)
+
+
+def test_a_delay_without_fifo_is_refused_with_what_to_do_instead() -> None:
+    message = refusal("delay_s", 5)
+    assert message == (
+        "queue 'emails': delay_s goes with fifo; in other queues each message has its own delay_s"
+    )
 
 
 @pytest.mark.parametrize("key", ["lease", "LEASE_S", "name", "backend", "", "__class__"])

@@ -196,13 +196,20 @@ DUE = (
     Column("message", field("message_id")),
 )
 
+
+def _order(row: Row) -> str:
+    if not row["fifo"]:
+        return "fair"
+    return f"fifo after {span(row['delay_s'])}" if row["delay_s"] else "fifo"
+
+
 QUEUES = (
     Column("queue", field("name"), style="bold", flexible=True),
     Column("lease", lambda row: span(row["lease_s"]), right=True),
     Column("attempts", field("max_attempts"), right=True, drop=1),
     Column("retry", lambda row: retry_text(row["retry"]), fold_chars=400),
     Column("dead letters", field("dead_letter"), flexible=True),
-    Column("order", lambda row: "fifo" if row["fifo"] else "fair", drop=2),
+    Column("order", _order, drop=2),
     Column(
         "keep done", lambda row: span(row["retention_s"]) if row["retention_s"] else "", right=True, drop=5
     ),

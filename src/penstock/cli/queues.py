@@ -61,6 +61,9 @@ SETTINGS: dict[str, tuple[Any, Any]] = {
         "Where dead messages go; none: they stay. (none)",
         autocompletion=queue_names,
     ),
+    "delay_s": _option(
+        "--delay", "DURATION", _DURATION, "Of a fifo queue: how long each message waits first. (0s)"
+    ),
     "retention_s": _option(
         "--retention", "DURATION", _DURATION, "How long finished messages stay listed. (0s)"
     ),

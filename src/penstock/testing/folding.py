@@ -47,10 +47,11 @@ def kinds_of(q: Queue, message_id: str) -> list[str]:
     return [str(event.kind) for event in read_events(q) if event.message_id == message_id]
 
 
-def fold(events: list[Event], *, from_start: bool = True) -> Fold:
+def fold(events: list[Event], *, from_start: bool = True, fifo: bool = False) -> Fold:
     """Follow every message through the table of transitions; a step that is not in it fails.
 
-    Without `from_start`, a message's first event is taken as it is: what came before is not known.
+    Without `from_start`, a message's first event is taken as it is: what came before is not known. Of a
+    `fifo` queue, an event names the time by the delay that the queue had then: it may be another by now.
     """
     out = Fold()
     visible_at_ns: dict[str, int] = {}
@@ -68,16 +69,17 @@ def fold(events: list[Event], *, from_start: bool = True) -> Fold:
             out.steps[before, event.kind, after] += 1
         out.states[key] = after
         if after == State.DELAYED:
-            visible_at_ns[key] = event.due_ns
+            has_own_time = not fifo or event.kind in (Kind.NACKED, Kind.RELEASED)
+            visible_at_ns[key] = event.due_ns if has_own_time else event.at_ns
     return out
 
 
-def prove_journal(q: Queue) -> Fold:
+def prove_journal(q: Queue, *, fifo: bool = False) -> Fold:
     """Gap-free, legal, and in agreement with what is listed and what is counted."""
     listed = {message.id: message.state for message in q.iter()}
     events, stats = read_events(q), q.stats()
     assert [event.seq for event in events] == list(range(stats.first_seq, stats.last_seq + 1)), q.name
-    folded = fold(events, from_start=stats.first_seq == 1)
+    folded = fold(events, from_start=stats.first_seq == 1, fifo=fifo)
     for message_id, state in folded.states.items():
         actual = listed.get(message_id)
         same = actual == state or (actual in WAITING and state in WAITING)

@@ -74,7 +74,7 @@ class Subject:
         assert report.ok, report.problems
         if self.capabilities.journal:
             for settings in self.ps.queues():
-                prove_journal(self.ps.queue(settings.name))
+                prove_journal(self.ps.queue(settings.name), fifo=settings.fifo)
 
 
 class BackendCase:

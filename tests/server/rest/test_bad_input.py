@@ -249,6 +249,8 @@ def test_lists_that_are_too_long_are_refused_with_their_limit(rest: Api) -> None
         ("PUT", "/queues/new", {"on_enqueue": "this is no script"}),
         ("PUT", "/queues/new", {"max_attempts": 2**70}),
         ("PATCH", "/queues/q", {"fifo": True}),
+        ("PATCH", "/queues/q", {"delay_s": 1}),
+        ("PUT", "/queues/new", {"fifo": True, "delay_s": -1}),
         ("PATCH", "/queues/q", {"annotations": {"a": "x" * 70_000}}),
         ("PUT", "/queues", {"queues": [{"name": "a"}, {"name": "a"}]}),
         ("PUT", "/queues", {"queues": [{"name": ""}]}),

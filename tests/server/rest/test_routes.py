@@ -182,8 +182,11 @@ def test_a_request_with_a_key_happens_once_and_is_answered_each_time(rest: Api, 
 
 def test_all_queues_are_replaced_at_once(rest: Api) -> None:
     kept = [{"name": one["name"]} for one in rest.ok("GET", "/queues")["queues"]]
-    rest.ok("PUT", "/queues", {"queues": [*kept, {"name": "extra", "lease_s": 7}]})
-    assert rest.ok("GET", "/queues/extra")["lease_s"] == 7
+    rest.ok(
+        "PUT", "/queues", {"queues": [*kept, {"name": "extra", "lease_s": 7, "fifo": True, "delay_s": 3}]}
+    )
+    extra = rest.ok("GET", "/queues/extra")
+    assert (extra["lease_s"], extra["delay_s"]) == (7, 3)
 
 
 def test_the_description_names_every_route_and_nothing_that_is_not_there(rest: Api) -> None:

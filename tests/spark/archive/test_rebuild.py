@@ -106,6 +106,7 @@ def _queues(ps: Penstock) -> None:
     ps.create_queue("kept/ü", retention_s=3600, dead_retention_s=7200, max_attempts=2)
     ps.create_queue("burying", dead_letter="buried", max_attempts=2, compress_over_bytes=10)
     ps.create_queue("line", fifo=True)
+    ps.create_queue("slow", fifo=True, delay_s=900)
 
 
 WORKED = ("plain", "kept/ü", "burying", "line")
@@ -126,12 +127,13 @@ def test_a_mixed_load_is_rebuilt_without_a_difference(
             mixed(ps.queue(name), rng, turns=2)
         if turn == 1:
             ps.queue("plain").purge("dead")
+        ps.queue("slow").enqueue_many([NewMessage(b"%d" % n, fairness_key=f"key {n % 2}") for n in range(5)])
     archived()
     done = rebuilt()
     assert (done.bodies_missing, done.bodies_newer, done.existing) == (0, 0, 0)
     found = compared()
     assert found.same, found.differences
-    stats = {name: ps.queue(name).stats() for name in (*WORKED, "aside", "buried")}
+    stats = {name: ps.queue(name).stats() for name in (*WORKED, "slow", "aside", "buried")}
     assert (
         found.left
         == found.right

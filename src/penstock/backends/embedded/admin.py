@@ -15,6 +15,7 @@ from penstock.backends.embedded.keys import Meta
 from penstock.backends.embedded.numbers import next_number
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import packed, unpacked
+from penstock.backends.embedded.sweep import apply_waiting
 from penstock.backends.embedded.worlds import SYSTEM_WORLD, Worlds
 from penstock.errors import InvalidConfig, QueueAlreadyExists, QueueNotFound, StorageCorrupt
 from penstock.event import Entry
@@ -122,12 +123,13 @@ class Admin:
             if engine.queues[settings.name].settings != was:
                 return False
             self._check(settings, engine.queues)
+            self._end_delays([settings])
             with engine.transaction() as txn:
                 q = engine.queues[settings.name]
                 self._put(txn, q, settings)
                 self._note(txn, ("queue_updated", QueueState(q.qid, settings, engine.lock)))
                 txn.answered(True)
-            q.change(settings)
+            self._change(q, settings)
             return True
 
     def delete(self, name: str) -> None:
@@ -171,6 +173,7 @@ class Admin:
             names = {*engine.queues, *by_name}.difference(surplus)
             for settings in by_name.values():
                 self._check(settings, names)
+            self._end_delays(by_name.values())
             changes = [("queue_deleted", engine.queues[name]) for name in surplus]
             created = []
             with engine.transaction() as txn:
@@ -191,7 +194,7 @@ class Admin:
             for q in created:
                 self._adopt(q)
             for settings in by_name.values():
-                engine.queues[settings.name].change(settings)
+                self._change(engine.queues[settings.name], settings)
 
     # -- steps ----------------------------------------------------------------------------------
 
@@ -206,6 +209,18 @@ class Admin:
             raise InvalidConfig(
                 f"queue {settings.name!r}: fifo cannot be changed; create another queue and move to it"
             )
+
+    def _end_delays(self, wanted: Iterable[QueueSettings]) -> None:
+        """Before a queue's delay changes: what is due by the old one is ready, as for every reader."""
+        queues = self._engine.queues
+        if any(one.name in queues and queues[one.name].settings.delay_s != one.delay_s for one in wanted):
+            apply_waiting(self._engine)
+
+    def _change(self, q: QueueState, settings: QueueSettings) -> None:
+        differs = settings.delay_s != q.settings.delay_s
+        q.change(settings)
+        if differs:  # Those that wait are due at other times.
+            self._engine.lines.note(q.qid, 0)
 
     def _create(self, txn: Transaction, settings: QueueSettings) -> QueueState:
         engine = self._engine

@@ -33,6 +33,7 @@ from penstock.backends.embedded.rows import (
 from penstock.backends.embedded.transitions import (
     arrive,
     drop_bodies,
+    enter_line,
     enter_ready,
     leave,
     unhold,
@@ -373,14 +374,19 @@ def _redrive_slice(txn: Transaction, q: QueueState, work: Work) -> bool:
 
 def _revive_here(txn: Transaction, q: QueueState, group: list[Found]) -> int:
     dead = [found for found in group if found.code == StateCode.DEAD]
+    visible: list[int] = []
     for seq, found in enumerate(dead, start=q.counters.next_seq):
         leave(txn, q, found)
         row = found.row
         row.attempts, row.seq, row.since_ns, row.expires_at_ns = 0, seq, txn.now_ns, 0
         row.order_ns = q.next_order_ns(txn.now_ns)
-        enter_ready(txn, q, found.raw_id, row, fresh=False)
+        if q.lines_up:
+            visible.append(enter_line(txn, q, found.raw_id, row))
+        else:
+            visible.append(txn.now_ns)
+            enter_ready(txn, q, found.raw_id, row, fresh=False)
     if dead:
-        txn.record(q, Kind.REDRIVEN, [found.raw_id for found in dead], due_ns=txn.now_ns)
+        txn.record(q, Kind.REDRIVEN, [found.raw_id for found in dead], due_ns=visible)
     return len(dead)
 
 
@@ -400,10 +406,10 @@ def _transfer(
         body = revived(found.body)
         if kind == Kind.MOVED and found.code != StateCode.DEAD:
             body = msgspec.structs.replace(body, expires_at_ns=found.row.expires_at_ns)
-        visible_at_ns = found.row.until_ns if found.code == StateCode.DELAYED else 0
-        arrive(txn, target, found.raw_id, body, target.counters.next_seq + len(ids), visible_at_ns)
+        # A queue's own delay stays behind.
+        own_ns = found.row.until_ns if found.code == StateCode.DELAYED else 0
+        visible.append(arrive(txn, target, found.raw_id, body, target.counters.next_seq + len(ids), own_ns))
         ids.append(found.raw_id)
-        visible.append(visible_at_ns or txn.now_ns)
     if ids:
         drop_bodies(txn, q, ids, q.counters.next_seq)
         txn.record(q, kind, ids, extra=target.name)
@@ -457,7 +463,8 @@ def _why_not_moved(
         return MessageNotFound(text, q.name)
     if found.code == StateCode.LEASED:
         return MessageLeased(text, q.name)
-    if found.code == StateCode.DONE or (found.code == StateCode.DELAYED and target.settings.fifo):
+    has_own_delay = found.code == StateCode.DELAYED and found.row.until_ns
+    if found.code == StateCode.DONE or (has_own_delay and target.settings.fifo):
         state = STATES[found.code]
         return InvalidMessage(f"message {text} is {state}: it cannot be moved to {target.name!r}")
     return None

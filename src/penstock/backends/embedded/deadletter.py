@@ -50,6 +50,7 @@ def _bury_elsewhere(
     there = find_sound(engine, target, ids)
     moved: list[tuple[bytes, StateRow]] = []
     staying: list[tuple[bytes, StateRow]] = []
+    visible: list[int] = []
     for (raw_id, row), raw, other in zip(dead, bodies, there, strict=True):
         body = None if is_taken(other) else _sound(raw)
         if body is None:
@@ -58,11 +59,12 @@ def _bury_elsewhere(
         if isinstance(other, Found):
             unhold(txn, target, other)
         seq = target.counters.next_seq + len(moved)
-        arrive(txn, target, raw_id, buried(body, q.name, row.attempts, reason or row.reason), seq)
+        there_body = buried(body, q.name, row.attempts, reason or row.reason)
+        visible.append(arrive(txn, target, raw_id, there_body, seq))
         moved.append((raw_id, row))
     if moved:
         gone = [raw_id for raw_id, _ in moved]
-        txn.record(target, Kind.ENQUEUED, gone, due_ns=txn.now_ns, reason=reason, extra=q.name)
+        txn.record(target, Kind.ENQUEUED, gone, due_ns=visible, reason=reason, extra=q.name)
         drop_bodies(txn, q, gone, q.counters.next_seq)
         attempts = [row.attempts for _, row in moved]
         txn.record(q, Kind.DEAD, gone, attempts, reason=reason, extra=target.name)

@@ -51,6 +51,8 @@ def _due_of_state(key: bytes, value: bytes) -> Iterator[tuple[Due, int]]:
     code, row = key[4], decode_state(value)
     if code in DUE_OF_STATE and row.until_ns:
         yield DUE_OF_STATE[StateCode(code)], row.until_ns
+    elif code == StateCode.DELAYED:
+        yield Due.LINE, row.order_ns
     if code == StateCode.DELAYED and row.expires_at_ns:
         yield Due.TTL, row.expires_at_ns
 

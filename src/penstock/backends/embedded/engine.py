@@ -22,6 +22,7 @@ from penstock.backends.embedded import keys
 from penstock.backends.embedded.ahead import ReadAhead
 from penstock.backends.embedded.buckets import Buckets
 from penstock.backends.embedded.calls import Calls
+from penstock.backends.embedded.delayline import FAR_FUTURE_NS, DelayLines
 from penstock.backends.embedded.group_commit import GroupCommit
 from penstock.backends.embedded.keys import Due, Meta
 from penstock.backends.embedded.queue_state import QueueState
@@ -47,9 +48,6 @@ Durability = Literal["sync", "interval", "os"]
 #: Deletions in one kind of due rows after which the place where the live ones start is written down, so
 #: that reopening after a crash does not walk over more of their tombstones than this.
 DUE_HINT_EVERY = 4096
-
-FAR_FUTURE_NS = 1 << 63
-
 
 #: One item for each fork since the first process: asking the kernel who one is, each time, is dear.
 _forks: list[None] = []
@@ -85,6 +83,7 @@ class Engine:
         self.undecided: dict[int, Undecided] = {}
         #: The first of the due rows of a kind that are being applied, in several writes perhaps.
         self.applying_ns: dict[Due, int] = {}
+        self.lines = DelayLines(self)
         self.load_due_hints()
         #: The number for the next queue or world, once read.
         self.next_number: int | None = None
@@ -286,7 +285,7 @@ class Engine:
 
     def earliest_due_ns(self) -> int:
         """A time before which no lease ends and no delay passes."""
-        return min(self.next_due_ns[Due.LEASE], self.next_due_ns[Due.DELAY])
+        return min(self.next_due_ns[kind] for kind in (Due.LEASE, Due.DELAY, Due.LINE))
 
     def first_due_ns(self, kind: Due) -> int:
         """No due row of a kind is earlier, those included that someone is at."""
@@ -297,6 +296,7 @@ class Engine:
 
     def load_due_hints(self) -> None:
         self.undecided.clear()
+        self.lines.forget()
         self.next_due_row.clear()
         for kind in Due:
             self.next_due_ns[kind] = self._due_hints_ns[kind] = self.stored_due_hint_ns(kind)
@@ -326,7 +326,7 @@ class Engine:
 
     def count_due_deletions(self, txn: Transaction, kind: Due, count: int) -> None:
         self._due_deletions[kind] += count
-        if self._due_deletions[kind] < DUE_HINT_EVERY:
+        if self._due_deletions[kind] < DUE_HINT_EVERY or kind == Due.LINE:  # That is not by time.
             return
         self._due_deletions[kind] = 0
         # Rows that this very write puts are not visible to the scan: they bound the hint themselves.

@@ -16,7 +16,15 @@ from penstock.backends.embedded.lookup import STATES, Found, find_many, find_sou
 from penstock.backends.embedded.newcomers import Newcomers, Shape
 from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import DEDUP_ROW, ROW_VERSION, StateRow, decode_dedup, encode_ready
-from penstock.backends.embedded.transitions import WAITING, drop_bodies, enter, enter_ready, leave, unhold
+from penstock.backends.embedded.transitions import (
+    WAITING,
+    drop_bodies,
+    enter,
+    enter_line,
+    enter_ready,
+    leave,
+    unhold,
+)
 from penstock.backends.incoming import ITEMS_OWN, check_new, owned, refusal
 from penstock.backends.meters import ENQUEUED
 from penstock.clock import to_ns
@@ -93,7 +101,11 @@ class Enqueuer:
         ids: list[bytes] = []
         results: list[EnqueueResult] = []
         fresh, grown, empty = (new := q.ready.newcomers()).rows, new.grown, new.empty
-        kept_bytes = q.ready.keeps_up_to_bytes(q.counters.counts[StateCode.READY])
+        # Where messages wait for the queue's delay, none of them is plain.
+        no_delay, kept_bytes = (
+            _NOBODYS if q.lines_up else _NO_DELAY,
+            q.ready.keeps_up_to_bytes(q.counters.counts[StateCode.READY]),
+        )
         rest = _Rest(txn, q, messages, ids, new, kept_bytes)
         # Neighbours mostly share the very objects of these three: their shape is then known.
         fairness_key: object = _NOBODYS
@@ -111,7 +123,7 @@ class Enqueuer:
                     and len(raw) <= MAX_PAYLOAD_BYTES
                     and type(m.headers) is dict
                     and m.throttle_keys is _NO_KEYS
-                    and m.delay_s is _NO_DELAY
+                    and m.delay_s is no_delay
                     and m.ttl_s is None
                     and m.dedup_id is None
                     and m.id is None
@@ -261,6 +273,7 @@ class Enqueuer:
         leave(txn, q, found)
         row, now_ns = found.row, txn.now_ns
         visible_at_ns = now_ns + to_ns(m.delay_s)
+        in_line = found.code == StateCode.DELAYED and not row.until_ns
         if visible_at_ns > now_ns:
             row.order_ns = visible_at_ns
         elif found.code == StateCode.DELAYED and not q.settings.fifo:
@@ -285,13 +298,18 @@ class Enqueuer:
         raw = encode_body(body, q.settings.compress_over_bytes)
         self._engine.ahead.replaced(txn, key := q.prefix + found.raw_id)
         txn.put(key, raw, self._engine.messages)
-        if visible_at_ns > now_ns:
+        if in_line:  # As it was: those before it still wait.
+            visible_at_ns = q.line_due_ns(row.since_ns, now_ns)
+            enter(txn, q, found.raw_id, StateCode.DELAYED, row)
+        elif visible_at_ns > now_ns:
             row.since_ns, row.until_ns = now_ns, visible_at_ns
             enter(txn, q, found.raw_id, StateCode.DELAYED, row)
         else:
             if found.code == StateCode.DELAYED:
                 row.since_ns = now_ns
-            fresh = row.attempts == 0 and row.order_ns <= q.counters.last_order_ns
+            # Once it has waited in a fifo line, its place does not say when it became visible.
+            placed = found.fresh or not q.settings.fifo
+            fresh = placed and row.attempts == 0 and row.order_ns <= q.counters.last_order_ns
             enter_ready(txn, q, found.raw_id, row, fresh=fresh)
         txn.record(q, Kind.UPDATED, [found.raw_id], row.attempts, visible_at_ns)
 
@@ -338,7 +356,7 @@ class _Rest:
             self._looked_up = True
         engine = txn.engine
         visible_at_ns = now_ns + to_ns(m.delay_s)
-        delayed = visible_at_ns > now_ns
+        delayed, in_line = visible_at_ns > now_ns, q.lines_up
         expires_at_ns = now_ns + to_ns(m.ttl_s) if m.ttl_s is not None else 0
         body = Body(
             m.priority,
@@ -366,6 +384,10 @@ class _Rest:
             row = StateRow(0, seq, now_ns, visible_at_ns, visible_at_ns, expires_at_ns, m.weight, lane)
             enter(txn, q, raw_id, StateCode.DELAYED, row)
             self.visible_at_ns[len(self._ids)] = visible_at_ns
+        elif in_line:
+            seq = q.counters.next_seq + len(self._ids)
+            row = StateRow(0, seq, 0, 0, order_ns, expires_at_ns, m.weight, lane)
+            self.visible_at_ns[len(self._ids)] = enter_line(txn, q, raw_id, row)
         else:
             key = keys.ready(q.qid, lane, order_ns, raw_id)
             value = encode_ready(m.weight, 0, expires_at_ns, has_row=False)

@@ -34,6 +34,8 @@ class Due(enum.IntEnum):
     TTL = 3
     RETENTION = 4
     DEDUP = 5
+    #: Messages that wait for their queue's delay: by queue and place, for it says when they are due.
+    LINE = 6
 
 
 class Meta(enum.IntEnum):
@@ -130,6 +132,8 @@ def state_prefix(qid: int, code: int) -> bytes:
 
 
 def due(what: int, at_ns: int, qid: int, raw_id: bytes) -> bytes:
+    if what == Due.LINE:
+        return line(qid, at_ns, raw_id)
     return bytes((what,)) + u64(at_ns) + u32(qid) + raw_id
 
 
@@ -137,8 +141,24 @@ def due_prefix(what: int, at_ns: int, qid: int) -> bytes:
     return bytes((what,)) + u64(at_ns) + u32(qid)
 
 
+def line(qid: int, order_ns: int, raw_id: bytes) -> bytes:
+    """What waits for its queue's delay; its time is its place in line."""
+    return bytes((Due.LINE,)) + u32(qid) + u64(order_ns) + raw_id
+
+
+def line_prefix(qid: int) -> bytes:
+    return bytes((Due.LINE,)) + u32(qid)
+
+
+def due_number(key: bytes) -> int:
+    """The number of a due row's queue."""
+    return int.from_bytes(key[1:5] if key[0] == Due.LINE else key[9:13], "big")
+
+
 def parse_due(key: bytes) -> tuple[int, int, int, bytes]:
     """(what, time, queue number, id or dedup hash)"""
+    if key[0] == Due.LINE:
+        return key[0], int.from_bytes(key[5:13], "big"), int.from_bytes(key[1:5], "big"), key[13:]
     return (
         key[0],
         int.from_bytes(key[1:9], "big"),

@@ -137,10 +137,10 @@ def ready_parts(row: Row) -> tuple[bytes, int, bytes]:
     return key[4:-24], int.from_bytes(key[-24:-16], "big"), key[-16:]
 
 
-def _visible_at_ns(found: Found) -> int:
+def _visible_at_ns(q: QueueState, found: Found) -> int:
     row, body = found.row, found.body
     if found.code == StateCode.DELAYED:
-        return row.until_ns
+        return row.until_ns or row.since_ns + q.delay_ns
     if found.code == StateCode.READY:
         return row.since_ns
     return body.visible_at_ns if row.order_ns == body.order_ns else row.order_ns
@@ -161,7 +161,7 @@ def to_message(q: QueueState, found: Found) -> Message:
         priority=body.priority,
         dedup_id=body.dedup_id,
         enqueued_at_ns=body.enqueued_at_ns,
-        visible_at_ns=_visible_at_ns(found),
+        visible_at_ns=_visible_at_ns(q, found),
         expires_at_ns=row.expires_at_ns or None,
         attempts=row.attempts,
         consumer=row.consumer if leased else None,

@@ -11,8 +11,16 @@ from penstock.backends.embedded import keys
 from penstock.backends.embedded.fifo import FifoIndex
 from penstock.backends.embedded.keys import Meta, StateCode
 from penstock.backends.embedded.ready import ReadyIndex
-from penstock.backends.embedded.rows import Counters, CursorRow, decode_counters, decode_cursor, decode_state
+from penstock.backends.embedded.rows import (
+    Counters,
+    CursorRow,
+    decode_counters,
+    decode_cursor,
+    decode_state,
+    line_since,
+)
 from penstock.backends.meters import QueueMeter
+from penstock.clock import to_ns
 from penstock.errors import StorageCorrupt
 from penstock.hooks.scripts import Script
 from penstock.message import DEFAULT_PRIORITY
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.backends.embedded.engine import Engine
 
 
-#: States of a message that is in flight; in a fifo queue, one that waits for its retry is too.
+#: States of a message that may be in flight; in a fifo queue, one that waits for its retry is too.
 _IN_FLIGHT = (StateCode.LEASED, StateCode.DELAYED)
 
 
@@ -86,13 +94,19 @@ class QueueState:
             if settings.fifo
             else ReadyIndex(engine, self.qid, per_key=settings.max_leased_per_key)
         )
+        #: Messages that wait for the queue's delay, and since when the last of them does.
+        self.in_line = self._last_since_ns = 0
         if not self.limits_keys:
             return
         for code in _IN_FLIGHT if settings.fifo else _IN_FLIGHT[:1]:
             prefix = keys.state_prefix(self.qid, code)
             for _, value in engine.kv.scan(engine.state, prefix, keys.after_prefix(prefix)):
                 with contextlib.suppress(StorageCorrupt):  # A damaged one blocks no key: check names it.
-                    self.ready.started(decode_state(value).lane)
+                    if code == StateCode.DELAYED and (since_ns := line_since(value)):
+                        self.in_line += 1
+                        self._last_since_ns = max(self._last_since_ns, since_ns)
+                    else:
+                        self.ready.started(decode_state(value).lane)
 
     def _stored_counters(self, engine: Engine) -> Counters:
         raw = engine.kv.get(keys.meta(Meta.COUNTERS, self.prefix), engine.meta)
@@ -155,6 +169,24 @@ class QueueState:
         if self.waiters and self.next_release_ns() < self.waiters_know_ns:
             self.waiters_know_ns = 0
             self.arrived.notify_all()
+
+    @property
+    def delay_ns(self) -> int:
+        return to_ns(self.settings.delay_s)
+
+    @property
+    def lines_up(self) -> bool:
+        """Whether what comes in waits first: for the queue's delay, or behind others that still do."""
+        return self.in_line > 0 or self.settings.delay_s > 0
+
+    def waits_since(self, now_ns: int) -> int:
+        """Since when one that comes in waits: no earlier than one before it, whatever the clock says."""
+        self._last_since_ns = max(self._last_since_ns, now_ns)
+        return self._last_since_ns
+
+    def line_due_ns(self, since_ns: int, now_ns: int) -> int:
+        """When one that comes in is due, for its event: later, if only because of those before it."""
+        return max(since_ns + self.delay_ns, now_ns + 1)
 
     @property
     def limits_keys(self) -> bool:

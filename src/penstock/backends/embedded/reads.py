@@ -128,8 +128,13 @@ def due(engine: Engine, since_ns: int, until_ns: int | None, limit: int, after: 
                 return
             yield at_ns, what, qid, raw_id
 
+    def of_line(line: Iterator[tuple[int, int, int, bytes]]) -> Iterator[tuple[int, int, int, bytes]]:
+        return itertools.takewhile(lambda one: until_ns is None or one[0] < until_ns, line)
+
     out: list[DueItem] = []
-    for at_ns, what, qid, raw_id in heapq.merge(*(of_kind(kind) for kind in Due)):
+    by_time = [of_kind(kind) for kind in Due if kind != Due.LINE]
+    by_time += [of_line(line) for line in engine.lines.times(start_ns)]
+    for at_ns, what, qid, raw_id in heapq.merge(*by_time):
         if len(out) == limit:
             break
         q = engine.by_qid.get(qid)

@@ -13,7 +13,7 @@ from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import DEDUP_ROW, ROW_VERSION, StateRow, decode_dedup
 from penstock.backends.embedded.transitions import enter, enter_ready, unhold
 from penstock.backends.meters import ENQUEUED
-from penstock.backends.tables.restoring import checked
+from penstock.backends.tables.restoring import came_in_ns, checked
 from penstock.clock import to_ns
 from penstock.codec.body import Body, encode_body
 from penstock.errors import PenstockError, StorageCorrupt, as_answer
@@ -98,6 +98,9 @@ class _Restoring:
             q.lane(m.priority, m.fairness_key, m.throttle_keys),
             reason=m.reason,
         )
+        if code == StateCode.DELAYED and q.settings.delay_s and not m.attempts:
+            # It waited for its queue's delay, and does for this one's.
+            row.since_ns, row.until_ns = max(1, came_in_ns(m)), 0
         if code == StateCode.READY:
             row.since_ns = m.visible_at_ns
             enter_ready(txn, q, raw_id, row, fresh=fresh)

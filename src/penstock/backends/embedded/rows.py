@@ -107,6 +107,11 @@ def state_lane(raw: bytes) -> bytes:
     return raw[STATE_ROW_BYTES : STATE_ROW_BYTES + int.from_bytes(raw[47:49], "big")]
 
 
+def line_since(raw: bytes) -> int:
+    """Since when a DELAYED message waits for its queue's delay; 0 for one that has a time of its own."""
+    return 0 if any(raw[21:29]) else int.from_bytes(raw[13:21], "big")
+
+
 def encode_ready(weight: int, attempts: int, expires_at_ns: int, *, has_row: bool) -> bytes:
     return READY_ROW.pack(ROW_VERSION, has_row, weight, attempts, expires_at_ns)
 
@@ -120,6 +125,15 @@ def decode_ready(raw: bytes) -> tuple[bool, int, int, int]:
     if version != ROW_VERSION:
         raise StorageCorrupt(f"ready row has version {version}; this Penstock reads {ROW_VERSION}")
     return bool(has_row), weight, attempts, expires
+
+
+def line_value(since_ns: int) -> bytes:
+    """Of what waits for its queue's delay."""
+    return MARK + since_ns.to_bytes(8, "big")
+
+
+def waiting_since(raw: bytes) -> int:
+    return int.from_bytes(raw[1:9], "big")
 
 
 def decode_dedup(raw: bytes) -> tuple[int, bytes]:

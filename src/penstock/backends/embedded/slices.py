@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,8 +53,8 @@ def active_key(engine: Engine) -> str:
     return (kv.active or "") if isinstance(kv, SealedStore) else ""
 
 
-def _together(chunks: Sequence[Chunk]) -> int:
-    """How many of them, from the first on, are a slice."""
+def _together(chunks: Sequence[Chunk], are_loose: Container[int]) -> int:
+    """How many of them, from the first on, are a slice. Rows for the queues `are_loose` go in one by one."""
     count = rows = tables = size = 0
     for chunk in chunks:
         rows += rows_of_work(chunk.rows, chunk.ids, chunk.timed)
@@ -63,7 +63,7 @@ def _together(chunks: Sequence[Chunk]) -> int:
         else:
             size += chunk.sizes_bytes[2]
         full = rows > SLICE_ROWS or tables > SLICE_TABLES or size > SLICE_BYTES
-        if chunk.ids == "dedup" or (count and full):
+        if chunk.ids == "dedup" or chunk.number in are_loose or (count and full):
             break
         count += 1
     return count
@@ -83,11 +83,18 @@ class Slices:
             return
         count = 0
         if not load.progress.row and load.row.key_id == active_key(self._engine):
-            count = _together(load.row.chunks[load.progress.chunk :])
+            chunks = load.row.chunks[load.progress.chunk :]
+            count = _together(chunks, self._with_lines({chunk.number for chunk in chunks}))
         while count and not self.take_chunks(load, count):
             count //= 2
         if not count:
             self._take_loose(load)
+
+    def _with_lines(self, numbers: set[int]) -> set[int]:
+        """Those queues in which messages wait for the queue's delay: it counts from when they come in."""
+        with self._engine.lock:
+            found = ((number, self._engine.queue_by_number(number)) for number in numbers)
+            return {number for number, q in found if q is not None and q.lines_up}
 
     def take_chunks(self, load: Load, count: int) -> bool:
         """So many chunks at once; False, and nothing is done, if ids of theirs are there already."""
@@ -100,7 +107,8 @@ class Slices:
             engine.check_usable()
             # Those of a queue that was deleted meanwhile are gone with it.
             loaded = [one for one in loaded if engine.queue_by_number(one[0].number) is not None]
-            if not progress.ingesting and any_exists(engine, loaded):
+            with_lines = self._with_lines({chunk.number for chunk, _ in loaded})
+            if not progress.ingesting and (with_lines or any_exists(engine, loaded)):
                 return False
             if any(staged.has_tables(chunk) for chunk, _ in loaded) or progress.ingesting:
                 self._ingest(load, loaded, count)

@@ -13,7 +13,8 @@ from itertools import groupby
 from operator import itemgetter
 
 from penstock.backends.embedded import keys
-from penstock.backends.embedded.engine import FAR_FUTURE_NS, Engine, Transaction
+from penstock.backends.embedded.delayline import FAR_FUTURE_NS, UNREADABLE_AGAIN_NS
+from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.leases import GiveBack, release
 from penstock.backends.embedded.lookup import Found, find_sound
@@ -21,7 +22,6 @@ from penstock.backends.embedded.queue_state import QueueState
 from penstock.backends.embedded.rows import DEDUP_ROW, StateRow, decode_state
 from penstock.backends.embedded.transitions import drop_bodies, enter_ready, leave
 from penstock.backends.embedded.undecided import Undecided
-from penstock.clock import NS_PER_S
 from penstock.errors import StorageCorrupt
 from penstock.event import Kind
 from penstock.message import format_id
@@ -33,15 +33,12 @@ SLICE = 500
 #: Slices that a read takes on before it answers: what is due beyond them stays for the sweep.
 SLICES_PER_READ = 20
 
-#: When due rows that cannot be read are tried again.
-UNREADABLE_AGAIN_NS = 10 * NS_PER_S
-
 #: Time's own changes to waiting messages: applied before anything looks at them.
-OF_WAITING = (Due.DELAY, Due.TTL)
+OF_WAITING = (Due.DELAY, Due.LINE, Due.TTL)
 
 
 #: What has expired goes first: it must not stand in the way of what is released.
-SWEEP_ORDER = (Due.TTL, Due.DELAY, Due.LEASE, Due.RETENTION, Due.DEDUP)
+SWEEP_ORDER = (Due.TTL, Due.DELAY, Due.LINE, Due.LEASE, Due.RETENTION, Due.DEDUP)
 
 
 def apply_due(engine: Engine, kind: Due) -> int:
@@ -51,7 +48,7 @@ def apply_due(engine: Engine, kind: Due) -> int:
     with engine.lock:
         engine.check_usable()
         try:
-            due = _due_rows(engine, kind)
+            due = engine.lines.due_rows(SLICE) if kind == Due.LINE else _due_rows(engine, kind)
             if due:
                 engine.applying_ns[kind] = due[0][0]
             return _apply(engine, kind, due)
@@ -67,6 +64,8 @@ def _apply(engine: Engine, kind: Due, due: list[tuple[int, int, bytes]]) -> int:
     for qid, items in _by_queue(due):
         q = engine.sound_queue(qid)
         if q is None and qid in engine.by_qid:
+            if kind == Due.LINE:
+                engine.lines.leave_alone(qid)
             continue  # Damaged: what is due of it waits for a repair, the others do not.
         if kind == Due.LEASE and q is not None and q.settings.on_failure is not None:
             engine.undecided.setdefault(qid, Undecided()).add(items)
@@ -88,6 +87,7 @@ def left_for_repair(engine: Engine, kind: Due, q: QueueState | None) -> Iterator
     never have their turn, and who goes on for as long as there is something would not come to an end.
     """
     at_ns, row, undecided = engine.next_due_ns[kind], engine.next_due_row.get(kind), dict(engine.undecided)
+    lines = engine.lines.kept() if kind == Due.LINE else None
     try:
         yield
     except StorageCorrupt as error:
@@ -99,6 +99,9 @@ def left_for_repair(engine: Engine, kind: Due, q: QueueState | None) -> Iterator
             engine.next_due_row[kind] = row
         if kind == Due.LEASE:
             engine.undecided.update(undecided)
+        elif kind == Due.LINE:
+            engine.lines.take_back(lines)
+            engine.lines.leave_alone(q.qid)
 
 
 def _by_queue(due: list[tuple[int, int, bytes]]) -> Iterable[tuple[int, list[tuple[int, bytes]]]]:
@@ -129,7 +132,7 @@ def release_for(engine: Engine, queue: str, wanted: int) -> bool:
     none of it be handed out, there is more to release.
     """
     enough = False
-    for kind in (Due.LEASE, Due.DELAY):
+    for kind in (Due.LEASE, Due.DELAY, Due.LINE):
         while apply_due(engine, kind) == SLICE and may_gain(engine, queue, kind):
             if has_enough(engine, queue, wanted):
                 enough = True
@@ -148,7 +151,7 @@ def may_gain(engine: Engine, queue: str, kind: Due) -> bool:
     """Whether more may become ready in a queue by what is due."""
     with engine.lock:
         counts = engine.queue(queue).counters.counts
-        if kind == Due.DELAY:
+        if kind in (Due.DELAY, Due.LINE):
             return counts[StateCode.DELAYED] > 0
         # Another's last lease that ends may make a dead letter.
         buries = any(other.settings.dead_letter == queue for other in engine.queues.values())
@@ -222,6 +225,17 @@ def _end_delays(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]])
             txn.delete_due(Due.DELAY, at_ns, q.qid, found.raw_id)
 
 
+def _end_queue_delay(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]]) -> None:
+    for order_ns, found in _found(txn, q, items):
+        row = found.row
+        if found.code == StateCode.DELAYED and not row.until_ns and row.order_ns == order_ns:
+            leave(txn, q, found)
+            row.since_ns += q.delay_ns
+            enter_ready(txn, q, found.raw_id, row, fresh=False)
+        else:
+            txn.delete_due(Due.LINE, order_ns, q.qid, found.raw_id)
+
+
 def _expire(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]]) -> None:
     _remove(txn, q, items, Due.TTL, (StateCode.DELAYED, StateCode.READY), Kind.EXPIRED)
 
@@ -279,6 +293,7 @@ def _forget_dedup(txn: Transaction, q: QueueState, items: list[tuple[int, bytes]
 _APPLY = {
     Due.LEASE: end_leases,
     Due.DELAY: _end_delays,
+    Due.LINE: _end_queue_delay,
     Due.TTL: _expire,
     Due.RETENTION: _end_retention,
     Due.DEDUP: _forget_dedup,

@@ -12,7 +12,7 @@ from penstock.backends.embedded.engine import Transaction
 from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.lookup import Found
 from penstock.backends.embedded.queue_state import QueueState
-from penstock.backends.embedded.rows import MARK, StateRow, encode_ready, encode_state
+from penstock.backends.embedded.rows import MARK, StateRow, encode_ready, encode_state, line_value
 from penstock.codec.body import Body, encode_body
 
 #: The due row that a state has besides the ttl of a waiting message.
@@ -36,10 +36,13 @@ def leave(txn: Transaction, q: QueueState, found: Found) -> None:
         txn.delete(keys.state(q.qid, found.code, raw_id), engine.state)
     if found.code in DUE_OF_STATE and row.until_ns:
         txn.delete_due(DUE_OF_STATE[found.code], row.until_ns, q.qid, raw_id)
+    elif found.code == StateCode.DELAYED:
+        txn.delete_due(Due.LINE, row.order_ns, q.qid, raw_id)
+        q.in_line -= 1
     if row.expires_at_ns and found.code in WAITING:
         txn.delete_due(Due.TTL, row.expires_at_ns, q.qid, raw_id)
     q.counters.counts[found.code] -= 1
-    if found.code in (StateCode.LEASED, StateCode.DELAYED):
+    if found.code in (StateCode.LEASED, StateCode.DELAYED) and row.until_ns:
         q.left_flight(found.code, 1, [row.lane])
 
 
@@ -61,17 +64,31 @@ def enter_ready(txn: Transaction, q: QueueState, raw_id: bytes, row: StateRow, *
 
 
 def enter(txn: Transaction, q: QueueState, raw_id: bytes, code: StateCode, row: StateRow) -> None:
-    """Into any state but READY; its due row is at `row.until_ns`, if that is set."""
+    """Into any state but READY; its due row is at `row.until_ns`, if that is set.
+
+    A DELAYED message without it waits for the queue's delay: it is behind those before it, and holds up none.
+    """
     txn.mark(q)
     engine = txn.engine
     txn.put(keys.state(q.qid, code, raw_id), encode_state(row), engine.state)
     if row.until_ns:
         txn.put_due(DUE_OF_STATE[code], row.until_ns, q.qid, [raw_id])
+    elif code == StateCode.DELAYED:
+        txn.put(keys.line(q.qid, row.order_ns, raw_id), line_value(row.since_ns), engine.due)
+        engine.lines.note(q.qid, row.since_ns + q.delay_ns)
+        q.in_line += 1
     if row.expires_at_ns and code == StateCode.DELAYED:
         txn.put_due(Due.TTL, row.expires_at_ns, q.qid, [raw_id])
     q.counters.counts[code] += 1
-    if q.settings.fifo and code in (StateCode.LEASED, StateCode.DELAYED):
+    if q.settings.fifo and code in (StateCode.LEASED, StateCode.DELAYED) and row.until_ns:
         q.ready.started(row.lane)
+
+
+def enter_line(txn: Transaction, q: QueueState, raw_id: bytes, row: StateRow) -> int:
+    """DELAYED by the queue's delay from now on, at `row.order_ns`; until when, for the event."""
+    row.since_ns, row.until_ns = q.waits_since(txn.now_ns), 0
+    enter(txn, q, raw_id, StateCode.DELAYED, row)
+    return q.line_due_ns(row.since_ns, txn.now_ns)
 
 
 def drop_bodies(
@@ -109,8 +126,11 @@ def unhold(txn: Transaction, q: QueueState, found: Found) -> None:
 
 def arrive(
     txn: Transaction, q: QueueState, raw_id: bytes, body: Body, seq: int, visible_at_ns: int = 0
-) -> None:
-    """A message comes in from another queue by event `seq`: READY at the end of the line, or DELAYED."""
+) -> int:
+    """A message comes in from another queue by event `seq`: READY at the end of the line, or DELAYED.
+
+    Answers when it is visible.
+    """
     lane = q.lane(body.priority, body.fairness_key, body.throttle_keys)
     order_ns = visible_at_ns or q.next_order_ns(txn.now_ns)
     body = msgspec.structs.replace(body, order_ns=order_ns, placed=True)
@@ -118,8 +138,11 @@ def arrive(
     txn.engine.ahead.replaced(txn, q.prefix + raw_id)
     txn.put(q.prefix + raw_id, raw, txn.engine.messages)
     row = StateRow(0, seq, txn.now_ns, visible_at_ns, order_ns, body.expires_at_ns, body.weight, lane)
+    q.counters.enqueued_total += 1
     if visible_at_ns:
         enter(txn, q, raw_id, StateCode.DELAYED, row)
-    else:
-        enter_ready(txn, q, raw_id, row, fresh=True)
-    q.counters.enqueued_total += 1
+        return visible_at_ns
+    if q.lines_up:
+        return enter_line(txn, q, raw_id, row)
+    enter_ready(txn, q, raw_id, row, fresh=True)
+    return txn.now_ns

@@ -204,7 +204,8 @@ class Ferrying(Transferring):
 
 def _row(parcel: Parcel, record: StateRecord) -> bytes:
     body = parcel.transfer.body
-    due_us = record.until_us if record.code == CODES[State.DELAYED] else 0
+    has_own_delay = record.code == CODES[State.DELAYED] and not record.is_in_line
+    due_us = record.until_us if has_own_delay else 0
     return _ROW.pack(
         due_us, body.expires_at_ns // 1000, record.enqueued_us, int.from_bytes(record.place[-2:], "big")
     )

@@ -63,7 +63,7 @@ class Looking:
     def get_many(self, queue: str, raw_ids: Sequence[bytes]) -> list[Message | None]:
         def act(q: Known) -> list[Message | None]:
             return [
-                None if found is None or found[0].code == GONE else to_message(q.name, raw_id, *found)
+                None if found is None or found[0].code == GONE else to_message(q.settings, raw_id, *found)
                 for raw_id, found in zip(raw_ids, self.find(q, raw_ids, strict=True), strict=True)
             ]
 
@@ -118,7 +118,7 @@ class Looking:
                 if record is not None and body is not None:
                     raw_id = position[-16:]
                     found = self._engine.record(q, raw_id, record)
-                    message = to_message(q.name, raw_id, found, self._engine.opened_body(q, raw_id, body))
+                    message = to_message(q.settings, raw_id, found, self._engine.opened_body(q, raw_id, body))
             except StorageCorrupt as error:
                 log.error(
                     "queue %r, message %s cannot be listed: %s", q.name, format_id(position[-16:]), error

@@ -216,6 +216,7 @@ def _why_not_moved(q: Known, target: Known, raw_id: bytes, found: Found | None) 
     state = STATES[found[0].code]
     if state == State.LEASED:
         return MessageLeased(text, q.name)
-    if state == State.DONE or (state == State.DELAYED and target.settings.fifo):
+    has_own_delay = state == State.DELAYED and not found[0].is_in_line
+    if state == State.DONE or (has_own_delay and target.settings.fifo):
         return InvalidMessage(f"message {text} is {state}: it cannot be moved to {target.name!r}")
     return None

@@ -27,6 +27,8 @@ GONE = 6
 BURIED = 1
 #: On its way to another queue of a cluster: this, the transfer's id, and the record that it had.
 _AWAY, _AWAY_BYTES = 7, 17
+#: What a message that waits for its queue's delay has as `until`, above when it came in; see `_core.lua`.
+IN_LINE_US = 2**52
 
 #: state, flags, attempts, since, until, expires, seq, visible, enqueued, place (order, tie, weight), level,
 #: length of the key; then key, consumer and reason.
@@ -59,6 +61,11 @@ class StateRecord(msgspec.Struct, frozen=True, gc=False):
     @property
     def lane(self) -> bytes:
         return lane(self.level, self.key)
+
+    @property
+    def is_in_line(self) -> bool:
+        """Whether it waits for the queue's delay, and not until a time of its own."""
+        return self.code == CODES[State.DELAYED] and self.until_us >= IN_LINE_US
 
 
 def lane(level: int, key: bytes) -> bytes:
@@ -98,12 +105,12 @@ def _decode_state(raw: bytes, read_reason: ReadReason) -> StateRecord:
         raise StorageCorrupt(f"state record does not decode: {error}") from error
 
 
-def to_message(queue: str, raw_id: bytes, record: StateRecord, raw_body: bytes) -> Message:
+def to_message(settings: QueueSettings, raw_id: bytes, record: StateRecord, raw_body: bytes) -> Message:
     body = decode_body(raw_body)
     leased = record.code == CODES[State.LEASED]
     return Message(
         raw_id=raw_id,
-        queue=queue,
+        queue=settings.name,
         state=STATES[record.code],
         payload=body.payload,
         headers=body.headers,
@@ -113,7 +120,7 @@ def to_message(queue: str, raw_id: bytes, record: StateRecord, raw_body: bytes) 
         priority=body.priority,
         dedup_id=body.dedup_id,
         enqueued_at_ns=record.enqueued_us * 1000,
-        visible_at_ns=record.visible_us * 1000,
+        visible_at_ns=1000 * (in_line_due_us(record, settings) if record.is_in_line else record.visible_us),
         expires_at_ns=record.expires_us * 1000 or None,
         attempts=record.attempts,
         consumer=record.consumer if leased else None,
@@ -121,6 +128,14 @@ def to_message(queue: str, raw_id: bytes, record: StateRecord, raw_body: bytes) 
         lease_expires_at_ns=record.until_us * 1000 if leased else None,
         reason=record.reason or None,
     )
+
+
+def in_line_due_us(record: StateRecord, settings: QueueSettings) -> int:
+    return record.until_us - IN_LINE_US + delay_us(settings)
+
+
+def delay_us(settings: QueueSettings) -> int:
+    return round(settings.delay_s * 1_000_000)
 
 
 def stored_body(record: StateRecord, raw: bytes) -> Body:
@@ -178,6 +193,7 @@ class Counters(msgspec.Struct, array_like=True):
     turns: tuple[float, ...] = ()
     #: Of those that `ready` counts, some may be on their way to another queue, and stand in no line.
     ready_leaving: int = 0
+    delay_us: int = 0
 
     @property
     def ready(self) -> int:
@@ -204,6 +220,7 @@ def fresh_counters(number: int, changed: int, created_us: int, settings: QueueSe
         retention_us=round(settings.retention_s * 1_000_000),
         dead_retention_us=round((settings.dead_retention_s or 0) * 1_000_000),
         window_us=round(settings.dedup_window_s * 1_000_000),
+        delay_us=delay_us(settings),
     )
 
 
@@ -217,23 +234,26 @@ def decode_counters(raw: bytes) -> Counters:
     try:
         numbers = msgspec.msgpack.decode(raw, type=list[int | float])
         sizes = (_PLAIN + 3 * _LEVELS, _PLAIN + 3 * _LEVELS + _LEAVING)
-        if len(numbers) not in sizes or numbers[0] != COUNTERS_VERSION:
+        if len(numbers) not in (*sizes, sizes[1] + 1) or numbers[0] != COUNTERS_VERSION:
             raise StorageCorrupt(f"counters of version {numbers[:1]}, {len(numbers)} numbers, do not decode")
     except msgspec.DecodeError as error:
         raise StorageCorrupt(f"counters do not decode: {error}") from error
     found = msgspec.convert([*numbers[:_PLAIN], numbers[_PLAIN : sizes[0]]], Counters)
-    if len(numbers) == sizes[1]:
+    if len(numbers) > sizes[0]:
         # On their way to another queue, they are counted where they come from.
-        delayed, found.ready_leaving, leased, _, dead = map(int, numbers[sizes[0] :])
+        delayed, found.ready_leaving, leased, _, dead = map(int, numbers[sizes[0] : sizes[1]])
         found.delayed, found.leased, found.dead = (
             found.delayed + delayed, found.leased + leased, found.dead + dead
         )  # fmt: skip
+    if len(numbers) > sizes[1]:
+        found.delay_us = int(numbers[sizes[1]])
     return found
 
 
 def encode_counters(counters: Counters) -> bytes:
     plain = msgspec.structs.astuple(counters)[:_PLAIN]
-    return msgspec.msgpack.encode([*plain, *(counters.turns or [0] * (3 * _LEVELS))])
+    further = [*[0] * _LEAVING, counters.delay_us] if counters.delay_us else []
+    return msgspec.msgpack.encode([*plain, *(counters.turns or [0] * (3 * _LEVELS)), *further])
 
 
 # -- frames of a journal ------------------------------------------------------------------------

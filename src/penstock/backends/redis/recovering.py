@@ -114,6 +114,7 @@ def _settings(name: str, last: Entry | None, counters: Counters | None) -> tuple
     c = counters
     values: dict[str, object] = {
         "fifo": bool(c.fifo),
+        "delay_s": c.delay_us / 1_000_000,
         "max_leased": c.max_leased or None,
         "max_leased_per_key": None if c.fifo else c.per_key or None,
         "retention_s": c.retention_us / 1_000_000,

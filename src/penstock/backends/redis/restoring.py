@@ -12,8 +12,8 @@ from penstock.backends.burial import ORIGIN
 from penstock.backends.redis.capabilities import HAVING
 from penstock.backends.redis.connecting import Arg
 from penstock.backends.redis.engine import Engine, Known
-from penstock.backends.redis.records import BURIED, CODES, lane, level_of
-from penstock.backends.tables.restoring import checked
+from penstock.backends.redis.records import BURIED, CODES, IN_LINE_US, lane, level_of
+from penstock.backends.tables.restoring import came_in_ns, checked
 from penstock.codec.body import Body, encode_body
 from penstock.errors import PenstockError, Unsupported, as_answer
 from penstock.message import DEFAULT_PRIORITY, EnqueueResult, State, format_id
@@ -104,7 +104,11 @@ def _record(q: Known, m: StoredMessage, reason: bytes) -> bytes:
     """Without a seq, which the script knows."""
     code = CODES[State(m.state)]
     waiting = m.state in (State.READY, State.DELAYED)
+    until_us = _us(m.visible_at_ns if m.state == State.DELAYED else m.until_ns)
     order_ns = m.order_ns or m.visible_at_ns
+    if m.state == State.DELAYED and q.settings.delay_s and not m.attempts:
+        # It waited for its queue's delay, and does for this one's.
+        until_us, order_ns = IN_LINE_US + came_in_ns(m) // 1000, m.order_ns or came_in_ns(m)
     level = level_of(DEFAULT_PRIORITY if q.settings.fifo else m.priority)
     fixed = _RECORD.pack(
         code,
@@ -112,7 +116,7 @@ def _record(q: Known, m: StoredMessage, reason: bytes) -> bytes:
         m.attempts,
         0,
         # A time of less than a microsecond is none: it counts as the first.
-        _us(m.visible_at_ns if m.state == State.DELAYED else m.until_ns),
+        until_us,
         _us(m.expires_at_ns or 0),
         0,
         m.visible_at_ns // 1000,

@@ -19,6 +19,16 @@ from penstock.message import (
 STATES = ("delayed", "ready", "done", "dead")
 
 
+#: Those that came in together stand in line by nanoseconds; a place that is later by more is another time.
+_TOGETHER_NS = 1_000_000
+
+
+def came_in_ns(m: StoredMessage) -> int:
+    """When a message came into the queue that it was in: by its enqueue, or later from another queue."""
+    place_ns = m.order_ns or m.enqueued_at_ns
+    return m.enqueued_at_ns if 0 <= place_ns - m.enqueued_at_ns < _TOGETHER_NS else place_ns
+
+
 def checked(queue: str, m: StoredMessage, *, fifo: bool) -> bytes | PenstockError:
     """Its id, or why it cannot be restored."""
     try:

@@ -23,6 +23,7 @@ class Settings(Asked):
     max_attempts: int | UnsetType = UNSET
     dead_letter: str | UnsetType | None = UNSET
     fifo: bool | UnsetType = UNSET
+    delay_s: float | UnsetType = UNSET
     retention_s: float | UnsetType = UNSET
     dead_retention_s: float | UnsetType | None = UNSET
     dedup_window_s: float | UnsetType = UNSET

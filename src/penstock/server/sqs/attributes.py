@@ -78,6 +78,8 @@ def number(settings: QueueSettings, name: str) -> int:
     """One of `NUMBERS`, as the queue has it."""
     if name == "VisibilityTimeout":
         return int(settings.lease_s)
+    if name == "DelaySeconds" and settings.fifo:
+        return int(settings.delay_s)
     try:
         return int(settings.annotations[PREFIX + name])
     except (KeyError, ValueError):
@@ -120,10 +122,10 @@ def changes(
             whole = _number(name, value, *NUMBERS[name][:2])
             if name == "VisibilityTimeout":
                 settings["lease_s"] = max(whole, SHORTEST_LEASE_S)
+            elif name == "DelaySeconds" and fifo:
+                settings["delay_s"] = float(whole)
             else:
                 notes[PREFIX + name] = str(whole)
-            if name == "DelaySeconds" and fifo and whole:
-                raise _refused(name, "a fifo queue of this server has no delay")
         elif name == "RedrivePolicy":
             settings["dead_letter"], settings["max_attempts"] = _redrive(value, place)
         elif name in _KEPT:

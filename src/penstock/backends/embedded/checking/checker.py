@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from penstock.backends.base import Progress
+from penstock.backends.embedded import keys
 from penstock.backends.embedded.checking.catalogue import Catalogue
 from penstock.backends.embedded.checking.findings import LOST, Finding, Findings
 from penstock.backends.embedded.checking.journals import check_world, entry_rows
@@ -101,9 +102,8 @@ class Checker:
 
     def _owned(self, space: str) -> Iterator[Row]:
         """Rows of queues that there are; the others are looked at as orphans."""
-        at = 9 if space == "due" else 0
         for row in self._view.rows(space, b"", None):
-            if self._numbers.is_queue(space, row[0], int.from_bytes(row[0][at : at + 4], "big")):
+            if self._numbers.is_queue(space, row[0], _number(space, row[0])):
                 yield row
 
     def _expected(self, space: str) -> Iterator[Row]:
@@ -118,7 +118,7 @@ class Checker:
         if raw_id in self._findings.unplaced:
             return
         verb = _VERBS[2 if expected is None else 0 if found is None else 1]
-        number = int.from_bytes(key[9:13] if space == "due" else key[:4], "big")
+        number = _number(space, key)
         label = f"due row ({Due(key[0]).name.lower()})" if space == "due" else "held row"
         what = {
             "missing": f"{label} is missing",
@@ -179,3 +179,7 @@ class Checker:
             what = f"a row of {space} has a key that cannot be"
             number = int.from_bytes(row[0][:4], "big")
             self._findings.row("key_malformed", what, "", number, space, row[0])
+
+
+def _number(space: str, key: bytes) -> int:
+    return keys.due_number(key) if space == "due" else int.from_bytes(key[:4], "big")

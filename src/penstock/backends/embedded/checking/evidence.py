@@ -109,7 +109,8 @@ def restored(q: QueueState, raw_id: bytes, body: Body, last: Last) -> Placed | N
         return Placed(raw_id, StateCode.READY, row, fresh=True)
     began = last.leased or event
     row.attempts, row.seq, row.since_ns = event.attempt, began.seq, began.at_ns
-    row.until_ns = 0 if code == StateCode.READY else event.due_ns
+    in_line = code == StateCode.DELAYED and q.settings.delay_s > 0 and not event.attempt
+    row.until_ns = 0 if code == StateCode.READY or in_line else event.due_ns
     row.consumer, row.reason = (event.consumer if code == StateCode.LEASED else ""), event.reason
     if event.kind is Kind.REDRIVEN:
         row.expires_at_ns = 0

@@ -183,7 +183,10 @@ class _Settling:
             if space == "ready":
                 q.ready.add(txn, placed.row.lane, [(key, value, None, None)])
             elif space == "due":
-                engine.note_due(txn, Due(key[0]), keys.parse_due(key)[1])
+                if key[0] == Due.LINE:
+                    engine.lines.note(q.qid, 0)
+                else:
+                    engine.note_due(txn, Due(key[0]), keys.parse_due(key)[1])
 
     def _delete_strays(
         self,

@@ -78,7 +78,7 @@ def dedup_due_rows(view: View, catalogue: Catalogue, findings: Findings | None) 
 
 def check_due_hints(view: View, next_due_ns: dict[Due, int], findings: Findings) -> None:
     """No row of a kind is earlier than its hint: it would never be looked at."""
-    for kind in Due:
+    for kind in set(Due) - {Due.LINE}:
         stored = view.get("meta", keys.meta(Meta.DUE_HINT, bytes((kind,))))
         hint_ns = max(next_due_ns.get(kind, 0), int.from_bytes(stored[1:9], "big") if stored else 0)
         first = next(view.rows("due", bytes((kind,)), bytes((kind + 1,))), None)

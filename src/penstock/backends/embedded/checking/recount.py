@@ -55,7 +55,7 @@ def recount(view: View, q: QueueState, stored: Counters | None = None) -> Counte
             counters.held += 1
             continue
         counters.counts[placed.code] += 1
-        if placed.code != StateCode.DELAYED:
+        if placed.code != StateCode.DELAYED or not placed.row.until_ns:  # Else it may be in the future.
             counters.last_order_ns = max(counters.last_order_ns, placed.row.order_ns)
     counters.journal_bytes = sum(len(raw) for _, raw in view.rows("journal", q.prefix, keys.u32(q.qid + 1)))
     if not counters.journal_bytes:

@@ -14,7 +14,7 @@ from penstock.backends.embedded.checking.view import View
 from penstock.backends.embedded.keys import Due, StateCode
 from penstock.backends.embedded.lookup import fresh_row
 from penstock.backends.embedded.queue_state import QueueState
-from penstock.backends.embedded.rows import MARK, StateRow, decode_state, encode_ready
+from penstock.backends.embedded.rows import MARK, StateRow, decode_state, encode_ready, line_value
 from penstock.backends.embedded.transitions import DUE_OF_STATE, WAITING
 from penstock.codec.body import Body, decode_body
 from penstock.errors import StorageCorrupt
@@ -128,12 +128,14 @@ def ready_row(q: QueueState, placed: Placed) -> Row | None:
     return keys.ready(q.qid, row.lane, row.order_ns, placed.raw_id), value
 
 
-def due_keys(q: QueueState, placed: Placed) -> Iterator[bytes]:
+def due_rows(q: QueueState, placed: Placed) -> Iterator[Row]:
     row, code = placed.row, placed.code
     if row.until_ns and code in DUE_OF_STATE:
-        yield keys.due(DUE_OF_STATE[code], row.until_ns, q.qid, placed.raw_id)
+        yield keys.due(DUE_OF_STATE[code], row.until_ns, q.qid, placed.raw_id), MARK
+    elif code == StateCode.DELAYED:
+        yield keys.line(q.qid, row.order_ns, placed.raw_id), line_value(row.since_ns)
     if row.expires_at_ns and code in WAITING:
-        yield keys.due(Due.TTL, row.expires_at_ns, q.qid, placed.raw_id)
+        yield keys.due(Due.TTL, row.expires_at_ns, q.qid, placed.raw_id), MARK
 
 
 def held_key(q: QueueState, placed: Placed) -> bytes | None:
@@ -146,8 +148,8 @@ def index_rows(q: QueueState, placed: Placed) -> Iterator[tuple[str, bytes, byte
     ready = ready_row(q, placed)
     if ready is not None:
         yield "ready", *ready
-    for key in due_keys(q, placed):
-        yield "due", key, MARK
+    for key, value in due_rows(q, placed):
+        yield "due", key, value
     held = held_key(q, placed)
     if held is not None:
         yield "held", held, MARK

@@ -86,7 +86,7 @@ def well_formed(space: str, key: bytes) -> bool:
     if space == "state":
         return len(key) == KEY_BYTES[space] and key[4] <= StateCode.GONE
     if space == "due":
-        return len(key) == KEY_BYTES[space] and Due.LEASE <= key[0] <= Due.DEDUP
+        return len(key) == KEY_BYTES[space] and Due.LEASE <= key[0] <= Due.LINE
     if space == "meta":
         least, most = _META_BYTES.get(key[0] if key else 0, (1, None))
         return len(key) >= least and (most is None or len(key) <= most)

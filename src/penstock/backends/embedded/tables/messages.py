@@ -21,6 +21,7 @@ from penstock.backends.embedded.tables.view import View
 from penstock.backends.tables import columns
 from penstock.backends.tables.bodies import BODY_COLUMNS, Bodies, batches, taken
 from penstock.backends.tables.columns import Array, Batch, Bytes, Mask, Numbers, pa
+from penstock.clock import to_ns
 from penstock.tables import arrow_schema
 
 _STATE_NAMES = pa.array([code.name.lower() for code in StateCode])
@@ -153,10 +154,14 @@ def read_messages(
         yield from batches(schema, _COLUMNS, request, damages, chunk)
 
 
+def _delay_ns(view: View, span: Span) -> int:
+    return to_ns(view.queue(span.name).settings.delay_s)
+
+
 def _by_id(view: View, number: int, span: Span, damages: Damages) -> Iterator[Joined]:
     """All bodies of a part of the queue. Between two of them, no id is without its turn: nor is an orphan."""
     prefix = keys.u32(number)
-    reader = StateReader(view.kv, number, damages)
+    reader = StateReader(view.kv, number, damages, _delay_ns(view, span))
     low = span.lower
     for found, values in damages.chunks(view.kv, "messages", (prefix + low, prefix + span.upper)):
         high = found[-1][4:] + b"\0"
@@ -175,7 +180,7 @@ def _joined(reader: StateReader, ids: Bytes, values: list[bytes], low: bytes, hi
 def _by_state(view: View, number: int, span: Span, damages: Damages) -> Iterator[Joined]:
     """Those of one state, by their state rows."""
     code, low, high = StateCode(span.lower[0]), span.lower[1:], span.upper[1:]
-    reader = StateReader(view.kv, number, damages)
+    reader = StateReader(view.kv, number, damages, _delay_ns(view, span))
     for states in reader.chunks(low, high, code):
         met: Numbers = np.zeros(len(states.codes), np.int64)
         for at, values in looked_up(view, number, states.ids):

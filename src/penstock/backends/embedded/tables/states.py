@@ -36,7 +36,8 @@ _TWICE = "is both {} and {}; run check with repair"
 class States:
     """State rows of one queue, ordered by state and then by id."""
 
-    def __init__(self, keys: list[bytes], values: list[bytes]) -> None:
+    def __init__(self, keys: list[bytes], values: list[bytes], delay_ns: int = 0) -> None:
+        self._delay_ns = delay_ns
         raw = np.frombuffer(b"".join(keys), np.uint8).reshape(len(keys), STATE_KEY_BYTES)
         self.codes: NDArray[np.uint8] = raw[:, 4]
         self.ids: Bytes = np.ascontiguousarray(raw[:, 5:])
@@ -60,7 +61,10 @@ class States:
 
     @functools.cached_property
     def until_ns(self) -> Numbers:
-        return self._number(21, ">u8")
+        until_ns = self._number(21, ">u8")
+        # What has no time of its own waits for the queue's delay.
+        in_line = (self.codes == StateCode.DELAYED) & (until_ns == 0)
+        return np.where(in_line, self.since_ns + self._delay_ns, until_ns) if in_line.any() else until_ns
 
     @functools.cached_property
     def orders_ns(self) -> Numbers:
@@ -125,7 +129,8 @@ class Unknown:
 class StateReader:
     """The state rows of one queue, found by id."""
 
-    def __init__(self, kv: Store, number: int, damages: Damages) -> None:
+    def __init__(self, kv: Store, number: int, damages: Damages, delay_ns: int = 0) -> None:
+        self._delay_ns = delay_ns
         self._kv = kv
         self._number = number
         self._damages = damages
@@ -143,13 +148,13 @@ class StateReader:
                 more_keys, more_values = self._sound(chunk, unknown)
                 found += more_keys
                 values += more_values
-        return States(found, values), unknown
+        return States(found, values, self._delay_ns), unknown
 
     def chunks(self, low: bytes, high: bytes, code: StateCode) -> Iterator[States]:
         """The same of one state, many at a time; those that cannot be told are told of and left out."""
         prefix = keys.state_prefix(self._number, code)
         for chunk in self._damages.chunks(self._kv, "state", (prefix + low, prefix + high)):
-            yield States(*self._sound(chunk, Unknown()))
+            yield States(*self._sound(chunk, Unknown()), self._delay_ns)
 
     def _sound(self, chunk: Chunk, unknown: Unknown) -> Chunk:
         raw_keys, values = chunk

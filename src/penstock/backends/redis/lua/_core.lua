@@ -20,6 +20,11 @@ local READY, TAG, WAITED, FLOWS = 30, 40, 50, 60
 -- Behind them, by the state that they are in: messages on their way to another queue of a cluster. Not there before the
 -- first of them.
 local LEAVING, LAST_LEAVING = 69, 74
+-- Behind those: how long each message of a fifo queue waits. Not there before it was set.
+local DELAY = 75
+-- A message that waits for that has as `until`, and as its score, when it came in and this. So all of them stand in order
+-- behind those that wait until a time of their own, and when they are due is what the setting says now.
+local IN_LINE = 4503599627370496
 local NOT_FOUND, CHANGED, DONE_NOW, MORE = -1, -2, 0, 1
 local CALLS_KEPT_US = 60000000
 
@@ -175,6 +180,10 @@ local function same_again(q, n) return {DONE_NOW, now, q.again == true and strin
 -- A state record: see docs/formats.md. Its lane is level, length of the key, key.
 local function lane_of(rec) return sub(rec, 71, 73 + byte(rec, 72) * 256 + byte(rec, 73)) end
 local function u64(rec, at) return (unpacked('>I8', rec, at)) end
+local function is_in_line(rec) return byte(rec) == 1 and u64(rec, 15) >= IN_LINE end
+local function line8(came_at) return pack('>I8', IN_LINE + came_at) end
+local function delay_of(c) return c[DELAY] or 0 end
+local function line_due(c, until_us) return until_us - IN_LINE + delay_of(c) end
 local function after_lane(rec) return 74 + byte(rec, 72) * 256 + byte(rec, 73) end
 local function consumer_of(rec)
   local at = after_lane(rec)

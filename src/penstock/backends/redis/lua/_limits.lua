@@ -11,7 +11,9 @@ local function count_flights(q)
       cursor = page[1]
       for i = 1, #page[2], 2 do
         local rec = call('HGET', KEYS[at + S], page[2][i])
-        if rec and c[PER_KEY] > 0 then call('HINCRBY', KEYS[at + K], sub(lane_of(rec), 4), 1) end
+        if rec and c[PER_KEY] > 0 and not is_in_line(rec) then
+          call('HINCRBY', KEYS[at + K], sub(lane_of(rec), 4), 1)
+        end
       end
     until cursor == '0'
   end
@@ -39,7 +41,15 @@ end
 -- `new`: counters of which only what the settings say counts.
 local function change_settings(q, new)
   local c = q.c
-  local per_key = c[PER_KEY]
+  local per_key, delay = c[PER_KEY], delay_of(new)
+  if delay ~= delay_of(c) then
+    -- What is due by the old one is ready, as for every reader.
+    q.runs, q.events = {}, 0
+    tick(q)
+    if q.ticked then close(q) end
+    for place = LEAVING + 1, LAST_LEAVING do c[place] = c[place] or 0 end
+    c[DELAY] = delay
+  end
   c[SETTINGS] = new[SETTINGS]
   for place = MAX_LEASED, WINDOW do c[place] = new[place] end
   if c[PER_KEY] ~= per_key then count_flights(q) end

@@ -41,7 +41,9 @@ local function leave(q, ids, recs)
       local some = of[state]
       some[#some + 1] = id
       if state == 3 then leased[#leased + 1] = rec end
-      if c[PER_KEY] > 0 and (state == 3 or state == 1 and c[FIFO] == 1) then add(flying, sub(lane_of(rec), 4), 1) end
+      if c[PER_KEY] > 0 and (state == 3 or state == 1 and c[FIFO] == 1 and not is_in_line(rec)) then
+        add(flying, sub(lane_of(rec), 4), 1)
+      end
     end
     if state < 3 and sub(rec, 23, 30) ~= zero8 then ttl[#ttl + 1] = id end
     if byte(rec, 2) == 1 then buried[#buried + 1] = id end
@@ -133,7 +135,7 @@ local function enter(q, state, ids, recs)
     due[2 * i - 1], due[2 * i] = time > 0 and time or INF, ids[i]
     states[2 * i - 1], states[2 * i] = ids[i], rec
     if state == 1 and sub(rec, 23, 30) ~= zero8 then ttl[#ttl + 1] = u64(rec, 23) ttl[#ttl + 1] = ids[i] end
-    if state == 1 and c[FIFO] == 1 then fly(q, sub(lane_of(rec), 4), 1) end
+    if state == 1 and c[FIFO] == 1 and time < IN_LINE then fly(q, sub(lane_of(rec), 4), 1) end
   end
   local key, counter = D, DELAYED
   if state == 4 then key, counter = G, DONE elseif state == 5 then key, counter = Y, DEAD end

@@ -5,10 +5,11 @@ local SLICE = 500
 local AT_HOME = {[T] = {[1] = true, [2] = true}, [D] = {[1] = true}, [L] = {[3] = true}, [G] = {[4] = true}, [Y] = {[5] = true}}
 
 -- What an index has due, and their records; a row that leads to nothing, or to a message in another state, is
--- dropped, or it would stop the others; a lease that ends later than its row says is put where it belongs.
-local function due(q, key, most)
+-- dropped, or it would stop the others; a lease that ends later than its row says is put where it belongs. Up to now, or
+-- between two scores.
+local function due(q, key, most, from, to)
   local index, states = KEYS[q.at + key], KEYS[q.at + S]
-  local ids = call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, most)
+  local ids = call('ZRANGEBYSCORE', index, from or '-inf', to or now, 'LIMIT', 0, most)
   if #ids == 0 then return ids, ids, 0 end
   local recs, sound, found = call('HMGET', states, unpack(ids)), {}, {}
   for i, rec in ipairs(recs) do
@@ -69,5 +70,23 @@ local function tick(q)
     enter_ready(q, ids, recs, true)
     q.ticked = true
   end
+  more = more or n == SLICE
+  if q.c[FIFO] == 0 then return more end
+  ids, recs, n = due(q, D, SLICE, IN_LINE, IN_LINE + now - delay_of(q.c))
+  if #ids > 0 then
+    leave(q, ids, recs)
+    for i, rec in ipairs(recs) do
+      recs[i] = turned(rec, 2, nil, zero8, nil, sub(rec, 31, 38), pack('>I8', line_due(q.c, u64(rec, 15))))
+    end
+    enter_ready(q, ids, recs, true)
+    q.ticked = true
+  end
   return more or n == SLICE
+end
+
+-- When the next delay passes.
+local function next_delay(q)
+  local own = tonumber(call('ZRANGE', KEYS[q.at + D], 0, 0, 'WITHSCORES')[2] or math.huge)
+  local line = q.c[FIFO] == 1 and call('ZRANGEBYSCORE', KEYS[q.at + D], IN_LINE, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  return math.min(own, line and line_due(q.c, tonumber(line)) or math.huge)
 end

@@ -19,7 +19,11 @@ local function join_line(v, ids, recs, due, earlier)
   local order = math.max(c[ORDER], now)
   for i, rec in ipairs(recs) do
     local list, place = ready, sub(rec, 55, 70)
-    if byte(rec) == 1 then list = delayed elseif not earlier then place = pack('>I8', order) .. sub(place, 9) end
+    if byte(rec) == 1 then
+      list = delayed
+      if is_in_line(rec) then c[ORDER] = math.max(c[ORDER], u64(place, 1)) end
+    elseif not earlier then place = pack('>I8', order) .. sub(place, 9)
+    end
     list.ids[#list.ids + 1] = ids[i]
     list.recs[#list.recs + 1] = sub(rec, 1, 30) .. pack('>I8', c[SEQ] + i) .. sub(rec, 39, 54) .. place .. sub(rec, 71)
   end

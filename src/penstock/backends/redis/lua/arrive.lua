@@ -29,15 +29,18 @@ for i = 1, n do
   if (known[id] or 6) == 6 and not seen[id] then
     local at, due8, weight = #came_ids + 1, sub(rows, r, r + 7), sub(rows, r + 24, r + 25)
     local delayed = u64(due8, 1) > now
+    local waits = not delayed and delay_of(c) > 0
     local seq8, visible8 = pack('>I8', c[SEQ] + at), delayed and due8 or now8
     local place = delayed and due8 .. sub(seq8, 3) .. weight or last_place(q, c[SEQ] + at, weight)
+    local until8 = delayed and visible8 or zero8
+    if waits then until8, visible8 = line8(c[ORDER]), pack('>I8', c[ORDER] + delay_of(c)) end
     if known[id] then unhold(q, id) end
     came_ids[at], dues[at], reasons[at] = id, visible8, ARGV[8 + 4 * i]
     bodies[2 * at - 1], bodies[2 * at] = id, ARGV[7 + 4 * i]
-    local list = delayed and now_delayed or now_ready
+    local list = (delayed or waits) and now_delayed or now_ready
     list.ids[#list.ids + 1] = id
-    list.recs[#list.recs + 1] = (delayed and '\1' or '\2') .. flags .. '\0\0\0\0' .. now8
-      .. (delayed and visible8 or zero8) .. sub(rows, r + 8, r + 15) .. seq8 .. visible8
+    list.recs[#list.recs + 1] = ((delayed or waits) and '\1' or '\2') .. flags .. '\0\0\0\0' .. now8
+      .. until8 .. sub(rows, r + 8, r + 15) .. seq8 .. visible8
       .. sub(rows, r + 16, r + 23) .. place .. ARGV[6 + 4 * i] .. '\0\0\0\0\0\0'
       .. entry_for(seq8, #ARGV[7 + 4 * i])
     answers[i], seen[id] = '1', true

@@ -107,7 +107,8 @@ local function counters()
   if required ~= c[REQUIRED] then wrong('counter', 'required cursors') end
   local flying, counted = 0, call('HVALS', KEYS[K])
   for _, n in ipairs(counted) do flying = flying + tonumber(n) end
-  local in_the_air = c[PER_KEY] == 0 and 0 or c[LEASED] + (c[FIFO] == 1 and c[DELAYED] or 0)
+  local retried = c[FIFO] == 1 and call('ZCOUNT', KEYS[D], '-inf', '(' .. string.format('%.0f', IN_LINE)) or 0
+  local in_the_air = c[PER_KEY] == 0 and 0 or c[LEASED] + retried
   if flying ~= in_the_air then wrong('counter', 'in flight') end
 end
 

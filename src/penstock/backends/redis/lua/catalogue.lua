@@ -5,7 +5,7 @@
 -- of a group that has the queue's own line from now on), name, row
 -- and counters of each; then what is to be appended (see _worlds.lua). Answers {0}, {-2} where the catalogue is not
 -- as it was, or {1} where a repair has one of the queues.
---: bodies flows steps worlds lines limits deleting
+--: bodies flows steps time worlds lines limits deleting
 local FIRST = 6
 local changes = tonumber(ARGV[4])
 if changes > 0 and appended(KEYS[4], 5 + 4 * changes) then return {DONE_NOW} end

@@ -3,7 +3,7 @@
 -- Touches all keys of one queue, those that it has afterwards if it is deleted and a snapshot shows it, and those of lines.
 -- ARGV: 3 op ('c', 'u', 'd'), 4 counters as of a new queue; then op ('n' comes, 'v' stays, 'x' goes, 'f' has the own line now), group and counters
 -- of each line. Answers {0}, or {-2} while a repair has it.
---: bodies flows steps lines limits deleting
+--: bodies flows steps time lines limits deleting
 local op, new = ARGV[3], cmsgpack.unpack(ARGV[4])
 
 -- Counters as they are stored, or nil: damaged ones are for a repair to make anew.

@@ -8,7 +8,22 @@ local more = tick(q)
 if q.ticked then close(q) end
 if more then return {MORE} end
 local out = {}
+local from, to, most = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
 for i, index in ipairs({D, L, T, G, Y, U}) do
-  out[i] = call('ZRANGEBYSCORE', KEYS[index], ARGV[4], ARGV[5], 'WITHSCORES', 'LIMIT', 0, tonumber(ARGV[6]))
+  out[i] = call('ZRANGEBYSCORE', KEYS[index], from, to, 'WITHSCORES', 'LIMIT', 0, most)
+end
+if q.c[FIFO] == 1 then
+  -- Two lines in one: what waits for the queue's delay stands behind what waits until a time of its own.
+  local ends, own, shift = tonumber((string.gsub(to, '%(', ''))) or math.huge, {}, IN_LINE - delay_of(q.c)
+  for at = 1, #out[1], 2 do
+    if tonumber(out[1][at + 1]) >= IN_LINE then break end
+    own[at], own[at + 1] = out[1][at], out[1][at + 1]
+  end
+  local behind = ends == math.huge and '+inf' or '(' .. string.format('%.0f', ends + shift)
+  local line = call('ZRANGEBYSCORE', KEYS[D], math.max(IN_LINE, from + shift), behind, 'WITHSCORES', 'LIMIT', 0, most)
+  for at = 1, #line, 2 do
+    own[#own + 1], own[#own + 2] = line[at], string.format('%.0f', tonumber(line[at + 1]) - shift)
+  end
+  out[1] = own
 end
 return {DONE_NOW, now, out}

@@ -18,10 +18,12 @@ local views = open_views(OF_QUEUE, q)
 if not views then return {CHANGED} end
 local order = math.max(c[ORDER], now)
 local order8 = pack('>I8', order)
+-- All of them wait for the queue's delay.
+local waits = delay_of(c) > 0
 local head = '\2\0\0\0\0\0' .. now8 .. zero8
 local ids, zs, ss, added = {}, {}, {}, {}
 
-if plain then
+if plain and not waits then
   local seq = c[SEQ]
   local before, after, last = head .. zero8, now8 .. now8 .. order8, '\0\0\0\0\0\0'
   for i = 1, n do
@@ -52,6 +54,10 @@ if plain then
 end
 
 local function row(i)
+  if plain then
+    local index = shapes == 1 and 1 or byte(rows, 2 * i - 1) * 256 + byte(rows, 2 * i)
+    return index, weights[index], 0, 0, 0, ''
+  end
   local r = 35 * i - 34
   local index = byte(rows, r) * 256 + byte(rows, r + 1)
   return index, weights[index], byte(rows, r + 2), u64(rows, r + 3), u64(rows, r + 11), sub(rows, r + 19, r + 34)
@@ -81,7 +87,8 @@ for i = 1, n do
   answers[i] = answer
   if answer == '' then
     local at, seq8, l = #ids + 1, pack('>I8', c[SEQ] + #ids + 1), lanes[index]
-    local visible8, expires8 = pack('>I8', now + delay), ttl > 0 and pack('>I8', now + ttl) or zero8
+    local due_at = waits and order + delay_of(c) or now + delay
+    local visible8, expires8 = pack('>I8', due_at), ttl > 0 and pack('>I8', now + ttl) or zero8
     if known[id] == 6 then unhold(q, id) end
     known[id] = 2
     ids[at], ms[2 * at - 1], ms[2 * at] = id, id, ARGV[first + 2 * i - 1]
@@ -91,10 +98,11 @@ for i = 1, n do
     ss[2 * at - 1] = id
     dues[at] = visible8
     if ttl > 0 then ts[#ts + 1] = now + ttl ts[#ts + 1] = id end
-    if delay > 0 then
-      ss[2 * at] = '\1\0\0\0\0\0' .. now8 .. visible8 .. rest_of
-      ds[#ds + 1] = now + delay
+    if delay > 0 or waits then
+      ss[2 * at] = '\1\0\0\0\0\0' .. now8 .. (waits and line8(order) or visible8) .. rest_of
+      ds[#ds + 1] = waits and IN_LINE + order or due_at
       ds[#ds + 1] = id
+      if waits then c[ORDER] = order end
       waiting = waiting + 1
     else
       ss[2 * at] = head .. rest_of
@@ -125,4 +133,4 @@ if #ids > 0 or q.events > 0 then
   close(q)
 end
 close_views(views)
-return {DONE_NOW, now, answers}
+return {DONE_NOW, now, not plain and answers or nil}

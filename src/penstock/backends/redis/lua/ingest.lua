@@ -15,6 +15,8 @@ local c, began = q.c, math.min(tonumber(ARGV[5]), now)
 local rows = call('LRANGE', KEYS[CHUNK], 0, tonumber(ARGV[4]) - 1)
 if #rows == 0 then return {DONE_NOW, now, 0} end
 local order, began8 = math.min(tonumber(ARGV[6]), math.max(c[ORDER], now)), pack('>I8', began)
+local waits = delay_of(c) > 0
+if waits then order = math.max(c[ORDER], now) end -- Its delay counts from when a row is a message.
 local order8 = pack('>I8', order)
 
 local found = {}
@@ -45,18 +47,20 @@ for i, row in ipairs(rows) do
   else
     local n = #ids + 1
     local seq8, visible8 = pack('>I8', c[SEQ] + n), delay > 0 and pack('>I8', began + delay) or began8
+    local until8 = delay > 0 and visible8 or zero8
+    if waits then until8, visible8 = line8(order), pack('>I8', order + delay_of(c)) end
     local expires8 = ttl > 0 and pack('>I8', began + ttl) or zero8
     local place = (delay > 0 and visible8 or order8) .. sub(seq8, 3) .. weight
     if known[id] == 6 then unhold(q, id) end
     known[id] = 2
     ids[n], bodies[2 * n - 1], bodies[2 * n] = id, id, sub(row, at)
     states[2 * n - 1] = id
-    states[2 * n] = (delay > 0 and '\1' or '\2') .. '\0\0\0\0\0' .. now8 .. (delay > 0 and visible8 or zero8) .. expires8
+    states[2 * n] = ((delay > 0 or waits) and '\1' or '\2') .. '\0\0\0\0\0' .. now8 .. until8 .. expires8
       .. seq8 .. visible8 .. began8 .. place .. l .. '\0\0\0\0\0\0' .. entry_for(seq8, #row - at + 1)
-    dues[n] = delay > 0 and visible8 or now8
+    dues[n] = (delay > 0 or waits) and visible8 or now8
     if ttl > 0 then ts[#ts + 1] = began + ttl ts[#ts + 1] = id end
-    if delay > 0 then
-      ds[#ds + 1] = began + delay
+    if delay > 0 or waits then
+      ds[#ds + 1] = u64(until8, 1)
       ds[#ds + 1] = id
     else
       ready = true
@@ -74,7 +78,7 @@ if #ids > 0 then
   if #ds > 0 then add_many(KEYS[D], ds) end
   if #ts > 0 then add_many(KEYS[T], ts) end
   came(q, added, true)
-  if ready then c[ORDER] = math.max(c[ORDER], order) end
+  if ready or waits then c[ORDER] = math.max(c[ORDER], order) end
   c[DELAYED] = c[DELAYED] + #ds / 2
   c[ENQUEUED_TOTAL] = c[ENQUEUED_TOTAL] + #ids
   record(q, 1, #ids, concat(ids), 0, column(dues, 8))

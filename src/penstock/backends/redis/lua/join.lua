@@ -26,7 +26,8 @@ for i = 1, #page[2], 2 do
     local visible8 = (delayed or byte(rec) == 2) and sub(rec, 39, 46) or now8
     -- One that waited for a retry waits no longer: its place was to be a later one.
     local order8 = byte(rec) == 1 and not delayed and now8 or sub(rec, 55, 62)
-    recs[#recs + 1] = (delayed and '\1' or '\2') .. sub(rec, 2, 2) .. '\0\0\0\0' .. now8 .. (delayed and visible8 or zero8)
+    local until8 = is_in_line(rec) and sub(rec, 15, 22) or delayed and visible8 or zero8
+    recs[#recs + 1] = (delayed and '\1' or '\2') .. sub(rec, 2, 2) .. '\0\0\0\0' .. now8 .. until8
       .. sub(rec, 23, 38) .. visible8 .. sub(rec, 47, 54) .. order8 .. sub(rec, 63, after_lane(rec) - 1) .. '\0\0\0\0\0\0' .. entry_of(rec)
     ids[#ids + 1], dues[#dues + 1] = id, visible8
   end

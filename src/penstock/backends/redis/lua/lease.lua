@@ -204,7 +204,7 @@ end
 local n = #taken
 if n == 0 then
   if q.ticked then close(q) end
-  local soon = math.min(earliest, tonumber(call('ZRANGE', KEYS[D], 0, 0, 'WITHSCORES')[2] or math.huge))
+  local soon = math.min(earliest, next_delay(q))
   return {DONE_NOW, now, string.format('%.0f', math.min(soon, 9e15))}
 end
 

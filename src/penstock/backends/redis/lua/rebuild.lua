@@ -20,7 +20,7 @@ local function stored()
   if type(raw) ~= 'string' then return nil end
   local read, found = pcall(cmsgpack.unpack, raw)
   if not read or type(found) ~= 'table' or
-    (#found ~= FLOWS + 9 and #found ~= LAST_LEAVING) or found[VERSION] ~= 1 then
+    (#found ~= FLOWS + 9 and #found ~= LAST_LEAVING and #found ~= DELAY) or found[VERSION] ~= 1 then
     return nil
   end
   for i = 1, #found do
@@ -110,7 +110,7 @@ elseif step == 'records' then
       elseif not call('ZSCORE', KEYS[({[1] = D, [4] = G, [5] = Y})[state]], id) then
         enter(q, state, {id}, {rec})
       end
-      c[ORDER] = math.max(c[ORDER], state == 2 and u64(rec, 55) or 0)
+      c[ORDER] = math.max(c[ORDER], (state == 2 or is_in_line(rec)) and u64(rec, 55) or 0)
       c[SEQ] = math.max(c[SEQ], u64(rec, 31))
     end
   end

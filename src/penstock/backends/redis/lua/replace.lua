@@ -20,7 +20,14 @@ for i = 1, n do
     local expires8 = ttl > 0 and pack('>I8', now + ttl) or zero8
     -- Its place stays, unless a delay begins or is cut short.
     local place, shown8
-    if delay > 0 then
+    local until8, waits = delay > 0 and visible8 or zero8, delay > 0
+    if free and delay_of(c) > 0 then
+      place, waits = last_place(q, c[SEQ] + 1, weight), true
+      until8, shown8 = line8(c[ORDER]), pack('>I8', c[ORDER] + delay_of(c))
+    elseif not free and is_in_line(rec) then
+      place, until8, waits = sub(rec, 55, 68) .. weight, sub(rec, 15, 22), true
+      shown8 = pack('>I8', math.max(line_due(c, u64(rec, 15)), now + 1))
+    elseif delay > 0 then
       place, shown8 = visible8 .. sub(seq8, 3) .. weight, visible8
     elseif free or byte(rec) == 1 and c[FIFO] == 0 then
       place, shown8 = last_place(q, c[SEQ] + 1, weight), now8
@@ -40,11 +47,11 @@ for i = 1, n do
       keep_body(q, id, rec)
       swap_body(0, id, rec, ARGV[4 + 3 * i], c[SEQ] + 1)
     end
-    local new = string.char(delay > 0 and 1 or 2) .. flags .. attempts4 .. now8
-      .. (delay > 0 and visible8 or zero8) .. expires8 .. seq8 .. shown8 .. since8 .. place .. l
+    local new = string.char(waits and 1 or 2) .. flags .. attempts4 .. now8
+      .. until8 .. expires8 .. seq8 .. shown8 .. since8 .. place .. l
       .. '\0\0' .. reason .. entry_for(seq8, #ARGV[4 + 3 * i])
-    if delay > 0 then enter(q, 1, {id}, {new}) else enter_ready(q, {id}, {new}, true) end
-    record(q, free and 1 or 2, 1, id, (unpacked('>I4', attempts4)), now + delay)
+    if waits then enter(q, 1, {id}, {new}) else enter_ready(q, {id}, {new}, true) end
+    record(q, free and 1 or 2, 1, id, (unpacked('>I4', attempts4)), waits and u64(shown8, 1) or now)
     if #views > 0 then renew_in_views(views, id, new) end
     answers[i] = '1'
   end

@@ -1,4 +1,4 @@
--- Dead messages are ready again in their own queue. Touches c s z o y j k b a x i e q f0-f9 of one queue.
+-- Dead messages wait again in their own queue. Touches c s z o d t y j k b a x i e q f0-f9 of one queue.
 -- ARGV: 3 settings, 4 seqs that the records must have (8 each), then the ids. Answers {0, time, how many}.
 --: bodies flows steps
 local q, no = open(0, 3)
@@ -12,13 +12,15 @@ for i, rec in ipairs(found) do
   end
 end
 if #ids > 0 then
+  local waits = delay_of(c) > 0
   leave(q, ids, recs)
   for i, rec in ipairs(recs) do
-    revived[i] = turned(rec, 2, '\0\0\0\0', zero8, zero8, pack('>I8', c[SEQ] + i), now8,
-      last_place(q, c[SEQ] + i, sub(rec, 69, 70)))
+    local place = last_place(q, c[SEQ] + i, sub(rec, 69, 70))
+    revived[i] = turned(rec, waits and 1 or 2, '\0\0\0\0', waits and line8(c[ORDER]) or zero8, zero8,
+      pack('>I8', c[SEQ] + i), waits and pack('>I8', c[ORDER] + delay_of(c)) or now8, place)
   end
-  enter_ready(q, ids, revived, false)
-  record(q, 9, #ids, concat(ids), 0, now)
+  if waits then enter(q, 1, ids, revived) else enter_ready(q, ids, revived, false) end
+  record(q, 9, #ids, concat(ids), 0, waits and c[ORDER] + delay_of(c) or now)
   remember_call(q, tostring(#ids))
   close(q)
   tell(q)

@@ -34,18 +34,22 @@ for i = 1, n do
       answers[i], seen[id] = '1', true
     end
     if not is_known then
-      local at, delayed = #came_ids + 1, byte(rec) == 1
+      -- The delay of the queue that it comes from stays behind.
+      local at, delayed = #came_ids + 1, byte(rec) == 1 and not is_in_line(rec)
+      local waits = not delayed and delay_of(t.c) > 0
       local seq8 = pack('>I8', t.c[SEQ] + at)
       local visible8 = delayed and sub(rec, 15, 22) or now8
       local place = delayed and visible8 .. sub(seq8, 3) .. sub(rec, 69, 70)
         or last_place(t, t.c[SEQ] + at, sub(rec, 69, 70))
+      local until8 = delayed and visible8 or zero8
+      if waits then until8, visible8 = line8(t.c[ORDER]), pack('>I8', t.c[ORDER] + delay_of(t.c)) end
       if known[id] then unhold(t, id) end
       came_ids[at], dues[at], arrivals[at] = id, visible8, ARGV[9 + 5 * i]
       bodies[2 * at - 1], bodies[2 * at] = id, ARGV[7 + 5 * i]
-      local list = delayed and now_delayed or now_ready
+      local list = (delayed or waits) and now_delayed or now_ready
       list.ids[#list.ids + 1] = id
-      list.recs[#list.recs + 1] = (delayed and '\1' or '\2') .. flags .. '\0\0\0\0' .. now8
-        .. (delayed and visible8 or zero8) .. expires8 .. seq8 .. visible8
+      list.recs[#list.recs + 1] = ((delayed or waits) and '\1' or '\2') .. flags .. '\0\0\0\0' .. now8
+        .. until8 .. expires8 .. seq8 .. visible8
         .. sub(rec, 47, 54) .. place .. ARGV[6 + 5 * i] .. '\0\0\0\0\0\0'
         .. entry_for(seq8, #ARGV[7 + 5 * i])
     end

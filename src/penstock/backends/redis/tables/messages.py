@@ -10,13 +10,14 @@ import numpy as np
 
 from penstock.backends.bulk import BATCH_BYTES, BATCH_ROWS, BulkRequest, Span
 from penstock.backends.redis.engine import Known
-from penstock.backends.redis.records import GONE, STATES
+from penstock.backends.redis.records import GONE, IN_LINE_US, STATES
 from penstock.backends.redis.tables.events import Events, frame_runs, wanted_runs
 from penstock.backends.redis.tables.view import QueueView, View
 from penstock.backends.tables import columns
 from penstock.backends.tables.bodies import BODY_COLUMNS, BRINGING, Bodies, batches, taken
 from penstock.backends.tables.columns import Array, Batch, Bytes, Joined, Mask, Numbers, pa
 from penstock.backends.tables.damage import Damages, Unreadable
+from penstock.clock import to_ns
 from penstock.errors import StorageCorrupt
 from penstock.message import format_id
 from penstock.tables import arrow_schema
@@ -25,7 +26,7 @@ from penstock.tables import arrow_schema
 SLICE = 1000
 
 _STATE_NAMES = pa.array(["", *(str(STATES[code]) for code in sorted(STATES)), "gone"])
-_LEASED = 3
+_DELAYED, _LEASED = 1, 3
 _SMALLEST = 79
 
 ReadRecord = Callable[[bytes, bytes], tuple[str, str]]
@@ -41,6 +42,8 @@ class Rows(NamedTuple):
     seqs: Numbers | None
     #: Consumer and reason of a record.
     read: ReadRecord
+    #: How long those of the queue wait that have no time of their own.
+    delay_ns: int
 
     def only(self, wanted: Mask | slice) -> Rows:
         return Rows(
@@ -49,6 +52,7 @@ class Rows(NamedTuple):
             taken(self.records, wanted),
             None if self.seqs is None else self.seqs[wanted],
             self.read,
+            self.delay_ns,
         )
 
     def made(self, queue: str) -> Messages:
@@ -62,6 +66,7 @@ class Messages(Bodies):
         super().__init__(queue, rows.ids, rows.values)
         self._raw_records = rows.records
         self._read = rows.read
+        self._delay_ns = rows.delay_ns
         self._seqs = rows.seqs
         self._records = Joined(rows.records)
         self.codes = self._of_record(0, "u1")
@@ -78,7 +83,7 @@ class Messages(Bodies):
 
     @functools.cached_property
     def visible_ns(self) -> Numbers:
-        return self._time(38)
+        return self._or_in_line(self._time(38))
 
     @functools.cached_property
     def expiries_ns(self) -> Numbers:
@@ -94,7 +99,15 @@ class Messages(Bodies):
 
     @functools.cached_property
     def until_ns(self) -> Numbers:
-        return self._time(14)
+        return self._or_in_line(self._time(14))
+
+    def _or_in_line(self, times_ns: Numbers) -> Numbers:
+        """What waits for the queue's delay is due by what that was for the snapshot."""
+        until_us = self._of_record(14, ">u8")
+        in_line = (self.codes == _DELAYED) & (until_us >= IN_LINE_US)
+        if not in_line.any():
+            return times_ns
+        return np.where(in_line, (until_us - IN_LINE_US) * 1000 + self._delay_ns, times_ns)
 
     @functools.cached_property
     def attempts(self) -> Numbers:
@@ -286,7 +299,8 @@ class _Fetching:
             return
         ids = np.frombuffer(b"".join(self._ids), np.uint8).reshape(-1, 16)
         seqs = np.array(self._seqs, np.int64) if self._seqs else None
-        yield Rows(ids, self._bodies, self._records, seqs, self._texts)
+        delay_ns = to_ns(self._q.settings.delay_s)
+        yield Rows(ids, self._bodies, self._records, seqs, self._texts, delay_ns)
         self._ids, self._bodies, self._records, self._seqs, self._size = [], [], [], [], 0
 
     def _texts(self, raw_id: bytes, raw: bytes) -> tuple[str, str]:
