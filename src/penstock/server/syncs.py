@@ -11,10 +11,16 @@ from contextlib import AbstractContextManager
 from time import perf_counter
 
 from penstock.backends.embedded.engine import Engine
+from penstock.server.driving import drive
 from penstock.server.hop import Hop
 
 #: A disk whose last sync took no longer is quick: to hand it to a thread would cost as much again.
 QUICK_S = 0.001
+#: A sync begins when so many turns of the loop have brought no other call to share it, or after this.
+QUIET_TURNS = 3
+AT_LATEST_S = 0.001
+
+_Waiting = list["asyncio.Future[None]"]
 
 
 class Syncs:
@@ -24,10 +30,10 @@ class Syncs:
         self._engine = engine
         self._hop = hop
         self._is_quick = True
-        #: The next sync, if anybody waits for it, and how many do.
-        self._next: asyncio.Future[None] | None = None
-        self._calls = 0
-        self._away: asyncio.Task[None] | None = None
+        #: Calls whose sync has not begun.
+        self._waiting: _Waiting = []
+        #: The next sync is to come, or one is under way in a thread.
+        self._is_awaited = False
 
     def deferred(self) -> AbstractContextManager[None]:
         """Within it, what this thread asks of the store is written and not synced."""
@@ -42,39 +48,51 @@ class Syncs:
         """Wait until what was written by now is as durable as the mode promises; raise if it is not."""
         if self._engine.durability != "sync":
             return
-        loop = asyncio.get_running_loop()
-        if self._next is None:
-            self._next = loop.create_future()
-            if self._away is None:
-                loop.call_soon(self._begin)
-        self._calls += 1
-        await asyncio.shield(self._next)
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        if not self._is_awaited:
+            self._await_others()
+        await future
 
-    def _begin(self) -> None:
-        """The others that are about to write in this turn of the loop have written."""
-        waiting, calls = self._next, self._calls
-        assert waiting is not None
-        self._next, self._calls = None, 0
-        if self._is_quick:
+    def _await_others(self) -> None:
+        """Clients that were answered together come again one after the other."""
+        self._is_awaited = True
+        asyncio.get_running_loop().call_soon(self._turn, 0, QUIET_TURNS, perf_counter() + AT_LATEST_S)
+
+    def _turn(self, seen: int, quiet_turns: int, until_s: float) -> None:
+        calls = len(self._waiting)
+        left = quiet_turns - 1 if calls == seen else QUIET_TURNS
+        if left and perf_counter() < until_s:
+            asyncio.get_running_loop().call_soon(self._turn, calls, left, until_s)
+        elif self._is_quick:
+            self._is_awaited = False
+            waiting = self._taken()
             try:
-                self._sync(calls)
+                self._sync(len(waiting))
             except Exception as error:  # noqa: BLE001  (theirs: raised where they wait)
-                _failed(waiting, error)
+                _tell(waiting, error)
             else:
-                waiting.set_result(None)
+                _tell(waiting, None)
         else:
-            self._away = asyncio.get_running_loop().create_task(self._sync_away(waiting, calls))
+            drive(self._sync_away(), self._came_back)
 
-    async def _sync_away(self, waiting: asyncio.Future[None], calls: int) -> None:
+    def _taken(self) -> _Waiting:
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    async def _sync_away(self) -> None:
+        waiting = self._taken()
         try:
-            await self._hop(lambda: self._sync(calls))
+            await self._hop(lambda: self._sync(len(waiting)))
         except Exception as error:  # noqa: BLE001  (theirs)
-            _failed(waiting, error)
+            _tell(waiting, error)
         else:
-            waiting.set_result(None)
-        self._away = None
-        if self._next is not None:
-            self._begin()
+            _tell(waiting, None)
+
+    def _came_back(self) -> None:
+        self._is_awaited = False
+        if self._waiting:
+            self._await_others()
 
     def _sync(self, calls: int) -> None:
         began_s = perf_counter()
@@ -83,6 +101,11 @@ class Syncs:
         self._is_quick = perf_counter() - began_s <= QUICK_S
 
 
-def _failed(waiting: asyncio.Future[None], error: Exception) -> None:
-    waiting.set_exception(error)
-    waiting.exception()  # Those who waited may all have gone.
+def _tell(waiting: _Waiting, error: Exception | None) -> None:
+    for future in waiting:
+        if future.done():
+            continue  # Nobody waits for it any more.
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
