@@ -39,6 +39,9 @@ from penstock.kv.base import Row
 from penstock.message import OK, Delivery, Outcome, parse_receipt
 from penstock.scheduling.retry import retry_delay_s
 
+#: Leases of which a store knows the state rows, over all queues, lest their acks look for them.
+KNOWN_LEASES = 32_768
+
 _FIRST, _SECOND = itemgetter(0), itemgetter(1)
 
 
@@ -130,6 +133,9 @@ def _grant(
     rows.sort(key=_FIRST)  # In order of their keys, which the engine takes in faster.
     for raw_id, row in rows:
         put(state_prefix + raw_id, row, state_space)
+    if len(q.leased) + len(rows) > KNOWN_LEASES // len(txn.engine.by_qid):
+        q.leased.clear()  # They are looked up then.
+    q.leased.update(rows)
     q.counters.counts[StateCode.READY] -= len(taken)
     # A place in line is the time from which on the message stood in it.
     orders = b"".join([row[0][-24:-16] for _, row in taken])
@@ -163,20 +169,39 @@ def _column(values: list[int]) -> Column:
 def holding(
     engine: Engine, q: QueueState, receipts: Sequence[str], outcomes: list[Outcome]
 ) -> list[tuple[int, bytes, bytes]]:
-    """(place, id, state row) of every receipt that still holds its message; the others are answered."""
+    """(place, id, state row) of every receipt that still holds its message; the others are answered.
+
+    Most rows are known from the lease. They are then no longer: what asks for them mostly ends it.
+    """
+    known, queue_part = q.leased.pop, q.prefix
     parsed = [parse_receipt(receipt) for receipt in receipts]
-    prefix = keys.state_prefix(q.qid, StateCode.LEASED)
-    rows = iter(engine.kv.get_many([prefix + p[0] for p in parsed if p is not None], engine.state))
+    rows = [known(p[0], None) if p is not None else None for p in parsed]
+    if not all(rows):
+        _look_up(engine, q, parsed, rows)
     held: list[tuple[int, bytes, bytes]] = []
     seen: set[bytes] = set()
-    for place, p in enumerate(parsed):
-        row = next(rows) if p is not None else None
-        if p is None or row is None or q.prefix + row[5:13] != p[1] or p[0] in seen:
+    for place, (p, row) in enumerate(zip(parsed, rows, strict=True)):
+        if p is None or row is None or queue_part + row[5:13] != p[1] or p[0] in seen:
             outcomes[place] = Outcome(StaleReceipt(str(receipts[place])[:80]))
             continue
         seen.add(p[0])
         held.append((place, p[0], row))
     return held
+
+
+def _look_up(
+    engine: Engine, q: QueueState, parsed: list[tuple[bytes, bytes] | None], rows: list[bytes | None]
+) -> None:
+    """Find the rows that are missing in the store, as far as it has them."""
+    prefix = keys.state_prefix(q.qid, StateCode.LEASED)
+    missing = [
+        (place, prefix + p[0])
+        for place, (p, row) in enumerate(zip(parsed, rows, strict=True))
+        if p is not None and row is None
+    ]
+    found = engine.kv.get_many([key for _, key in missing], engine.state) if missing else ()
+    for (place, _), row in zip(missing, found, strict=True):
+        rows[place] = row
 
 
 def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcome]:

@@ -60,6 +60,8 @@ class QueueState:
         self.loaded = False
         self.runs: list[bytes] = []
         self.pending = 0
+        #: State rows of leases that were granted since it was loaded, by id: as the store has them, or not here.
+        self.leased: dict[bytes, bytes] = {}
         #: What its hooks were, when they were last run, and how they fare.
         self.scripts: dict[str, Script] = {}
 
@@ -75,7 +77,7 @@ class QueueState:
         #: No body is held before this one: they are held, and freed, in the order of events.
         self.held_from = self.prefix
         self._load_ready(engine)
-        self.runs, self.pending = [], 0
+        self.runs, self.pending, self.leased = [], 0, {}
         self.loaded = True
 
     def _load_ready(self, engine: Engine) -> None:
@@ -126,7 +128,7 @@ class QueueState:
 
     def unload(self) -> None:
         self.loaded = False
-        self.runs, self.pending = [], 0
+        self.runs, self.pending, self.leased = [], 0, {}
 
     def room(self, wanted: int) -> int:
         """How many more may be leased, up to what is wanted."""

@@ -40,6 +40,7 @@ def leave(txn: Transaction, q: QueueState, found: Found) -> None:
         txn.delete_due(Due.TTL, row.expires_at_ns, q.qid, raw_id)
     q.counters.counts[found.code] -= 1
     if found.code in (StateCode.LEASED, StateCode.DELAYED):
+        q.leased.pop(raw_id, None)
         q.left_flight(found.code, 1, [row.lane])
 
 
@@ -65,6 +66,7 @@ def enter(txn: Transaction, q: QueueState, raw_id: bytes, code: StateCode, row: 
     txn.mark(q)
     engine = txn.engine
     txn.put(keys.state(q.qid, code, raw_id), encode_state(row), engine.state)
+    q.leased.pop(raw_id, None)
     if row.until_ns:
         txn.put_due(DUE_OF_STATE[code], row.until_ns, q.qid, [raw_id])
     if row.expires_at_ns and code == StateCode.DELAYED:
