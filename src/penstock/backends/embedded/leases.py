@@ -39,8 +39,8 @@ from penstock.kv.base import Row
 from penstock.message import OK, Delivery, Outcome, parse_receipt
 from penstock.scheduling.retry import retry_delay_s
 
-#: Leases of which a store knows the state rows, over all queues, lest their acks look for them.
-KNOWN_LEASES = 32_768
+#: So many due rows side by side are worth a deletion of a range, which is dearer than one of a row.
+RANGE_FROM_ROWS = 16
 
 _FIRST, _SECOND = itemgetter(0), itemgetter(1)
 
@@ -133,9 +133,6 @@ def _grant(
     rows.sort(key=_FIRST)  # In order of their keys, which the engine takes in faster.
     for raw_id, row in rows:
         put(state_prefix + raw_id, row, state_space)
-    if len(q.leased) + len(rows) > KNOWN_LEASES // len(txn.engine.by_qid):
-        q.leased.clear()  # They are looked up then.
-    q.leased.update(rows)
     q.counters.counts[StateCode.READY] -= len(taken)
     # A place in line is the time from which on the message stood in it.
     orders = b"".join([row[0][-24:-16] for _, row in taken])
@@ -144,6 +141,7 @@ def _grant(
         ids = [one[0] for one in granted]
         q.counters.counts[StateCode.LEASED] += len(ids)
         txn.put_due(Due.LEASE, until_ns, q.qid, [raw_id for raw_id, _ in rows])
+        q.leases.granted(rows, until_ns, len(txn.engine.by_qid))
         txn.record(q, Kind.LEASED, ids, _column([one[2] for one in granted]), until_ns, consumer)
     if expired:
         _expire_taken(txn, q, taken, set(expired))
@@ -173,7 +171,7 @@ def holding(
 
     Most rows are known from the lease. They are then no longer: what asks for them mostly ends it.
     """
-    known, queue_part = q.leased.pop, q.prefix
+    known, queue_part = q.leases.rows.pop, q.prefix
     parsed = [parse_receipt(receipt) for receipt in receipts]
     rows = [known(p[0], None) if p is not None else None for p in parsed]
     if not all(rows):
@@ -212,15 +210,12 @@ def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcom
     txn.changed = True
     engine, delete, now_ns = txn.engine, txn.delete, txn.now_ns
     prefix = keys.state_prefix(q.qid, StateCode.LEASED)
-    state_space, due_space = engine.state, engine.due
-    lease_kind = bytes((Due.LEASE,))
+    state_space = engine.state
     ids = [raw_id for _, raw_id, _ in held]
     by_id = sorted(held, key=_SECOND)
-    for _, raw_id, raw in by_id:
+    for _, raw_id, _ in by_id:
         delete(prefix + raw_id, state_space)
-        # The lease's end, as the row has it, is the due row's time.
-        delete(lease_kind + raw[21:29] + q.prefix + raw_id, due_space)
-    txn.due_deletions[Due.LEASE] = txn.due_deletions.get(Due.LEASE, 0) + len(ids)
+    _end(txn, q, by_id)
     attempts = [int.from_bytes(raw[1:5], "big") for _, _, raw in held]
     counts = q.counters.counts
     counts[StateCode.LEASED] -= len(ids)
@@ -241,6 +236,30 @@ def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcom
     return outcomes
 
 
+def _end(txn: Transaction, q: QueueState, by_id: list[tuple[int, bytes, bytes]]) -> None:
+    """Delete the due rows of leases, which are in order of their ids."""
+    kind, space, queue_part = bytes((Due.LEASE,)), txn.engine.due, q.prefix
+    txn.due_deletions[Due.LEASE] = txn.due_deletions.get(Due.LEASE, 0) + len(by_id)
+    # The lease's end, as the row has it, is the due row's time.
+    ends = [raw[21:29] for _, _, raw in by_id]
+    first, last, count = ends[0], by_id[-1][1], len(by_id)
+    if ends.count(first) == count:
+        until_ns = int.from_bytes(first, "big")
+        prefix, leases = kind + first + queue_part, q.leases
+        alone = count >= RANGE_FROM_ROWS and leases.are_all(
+            until_ns, count, q.counters.counts[StateCode.LEASED]
+        )
+        leases.over(until_ns, count)
+        if alone:
+            txn.batch.delete_range(prefix + by_id[0][1], prefix + last + b"\0", space)
+            return
+    else:
+        for end in ends:
+            q.leases.over(int.from_bytes(end, "big"), 1)
+    for (_, raw_id, _), end in zip(by_id, ends, strict=True):
+        txn.delete(kind + end + queue_part + raw_id, space)
+
+
 def extend(txn: Transaction, q: QueueState, receipts: Sequence[str], lease_ns: int) -> list[Outcome]:
     # Unlike an ack, extending twice is no contradiction: a repeated receipt has the first one's outcome.
     distinct = list(dict.fromkeys(map(str, receipts)))
@@ -258,12 +277,14 @@ def _extend(txn: Transaction, q: QueueState, held: list[tuple[int, bytes, bytes]
     for _, raw_id, raw in held:
         row = decode_state(raw)
         txn.delete_due(Due.LEASE, row.until_ns, q.qid, raw_id)
+        q.leases.left(raw_id, row.until_ns)
         row.until_ns = until_ns
         txn.put(keys.state(q.qid, StateCode.LEASED, raw_id), encode_state(row), txn.engine.state)
         ids.append(raw_id)
         attempts.append(row.attempts)
         consumers.append(row.consumer)
     txn.put_due(Due.LEASE, until_ns, q.qid, ids)
+    q.leases.entered(until_ns, len(ids))
     txn.record(q, Kind.EXTENDED, ids, attempts, until_ns, consumers)
 
 
