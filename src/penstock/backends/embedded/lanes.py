@@ -33,9 +33,10 @@ ReadyRow = WholeRow | tuple[bytes, bytes, bytes | None, None]
 #: Bodies that a store keeps of what was just enqueued, over all queues, and how large one may be.
 KEPT_BODIES = 32_768
 KEPT_BODY_BYTES = 1024
-#: Of small ones it keeps more: so many, each no larger than its part of so many bytes.
-KEPT_SMALL_BODIES = 131_072
-KEPT_SMALL_BYTES = 24 << 20
+#: Of small ones it keeps more: so many times as many, each no larger than its part of so many bytes a body
+#: that is kept of the others.
+KEPT_SMALL_TIMES = 4
+KEPT_SMALL_BYTES = 768
 #: Rows cached over all lanes of a queue, and the least that a lane may cache of its own.
 CACHED_ROWS = 65_536
 CACHED_ROWS_MIN = 8
@@ -331,9 +332,9 @@ class Lanes:
         them.
         """
         kept = ready * len(self._engine.by_qid)
-        if kept >= KEPT_SMALL_BODIES or len(self._lanes) < 2:
+        if kept >= KEPT_SMALL_TIMES * KEPT_BODIES or len(self._lanes) < 2:
             return -1
-        return KEPT_BODY_BYTES if kept < KEPT_BODIES else KEPT_SMALL_BYTES // kept
+        return KEPT_BODY_BYTES if kept < KEPT_BODIES else KEPT_BODIES * KEPT_SMALL_BYTES // kept
 
     def __len__(self) -> int:
         return len(self._lanes)
