@@ -20,6 +20,16 @@ from tests.unit.memory_system import MemorySystem
 MANY = 2 * RANGE_FROM_ROWS
 
 
+class _Stale:
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StaleReceipt)
+
+    __hash__ = None  # type: ignore[assignment] # it is compared alone
+
+
+ANY_STALE = _Stale()
+
+
 class Watched(MemoryStore):
     """Counts look-ups of state rows and deletions of ranges; fails a write when told to."""
 
@@ -58,6 +68,11 @@ class Known:
         first, second = self.q.lease(MANY), self.q.lease(MANY)
         assert first[0].lease_expires_at_ns == second[0].lease_expires_at_ns
         return first, second
+
+    def later(self, count: int) -> list[Delivery]:
+        """Leases that were granted at a time of their own."""
+        self.system.clock.advance(0.001)
+        return self.q.lease(count)
 
     def released(self, q: Queue | None = None) -> int:
         """How many come back when the leases end."""
@@ -171,14 +186,56 @@ def test_a_write_that_failed_leaves_nothing_known() -> None:
     assert not known.system.problems()
 
 
-def test_only_so_many_rows_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(known_leases, "KNOWN_ROWS", 30)
+def test_only_so_many_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known_leases, "KNOWN_MESSAGES", 30)
     known = Known()
     known.q.enqueue_many([NewMessage(b"")] * 50)
-    held = [one for _ in range(5) for one in known.q.lease(10)]
-    assert len(known.system.engine.queue("q").leases.rows) == 20  # The first 30 gave way to the others.
-    assert ack(known.q, held) == [None] * 50
+    held = [one for _ in range(5) for one in known.later(10)]
+    assert ack(known.q, held[30:]) == [None] * 20
+    assert known.store.looked_up == 0
+    assert ack(known.q, held[:30]) == [None] * 30  # They gave way to the others.
     assert known.store.looked_up == 30
+    for _ in range(10):
+        known.q.enqueue_many([NewMessage(b"")] * 10)
+        assert ack(known.q, known.q.lease(10)) == [None] * 10  # What is over takes no room.
+    assert known.store.looked_up == 30
+
+
+def test_acks_in_any_order_are_of_what_is_known() -> None:
+    known = Known()
+    known.q.enqueue_many([NewMessage(b"")] * 30)
+    first, second, third = (known.later(10) for _ in range(3))
+    assert ack(known.q, [*second[::-1], *first[3:]]) == [None] * 17
+    assert known.store.looked_up == 0
+    assert ack(known.q, first[:3]) == [None] * 3  # Its grant was used up.
+    assert known.store.looked_up == 3
+    assert ack(known.q, [third[0], first[0], third[1]]) == [None, ANY_STALE, None]
+    assert ack(known.q, third[2:]) == [None] * 8
+    assert not known.system.problems()
+
+
+@pytest.mark.parametrize("settings", [{"retention_s": 60}, {"max_leased_per_key": 5}, {"fifo": True}])
+def test_where_acks_need_the_rows_they_are_read(settings: dict[str, Any]) -> None:
+    known = Known()
+    q = known.system.create("other", **settings)
+    q.enqueue_many([NewMessage(b"", fairness_key=f"{n}") for n in range(MANY)])
+    held = q.lease(MANY)
+    assert ack(q, held) == [None] * MANY
+    assert known.store.looked_up >= MANY
+    assert not known.system.problems()
+
+
+def test_a_receipt_of_another_queue_holds_nothing() -> None:
+    known = Known()
+    other = known.system.create("other")
+    for q in (known.q, other):
+        q.enqueue_many([NewMessage(b"")] * 3)
+    held, others = known.q.lease(3), other.lease(3)
+    forged = [one.receipt[:32] + two.receipt[32:] for one, two in zip(held, others, strict=True)]
+    for receipts in (forged, [one.receipt for one in others]):
+        assert all(isinstance(outcome.error, StaleReceipt) for outcome in known.q.ack(receipts))
+    assert ack(known.q, held) == [None] * 3
+    assert ack(other, others) == [None] * 3
 
 
 def test_whatever_happens_to_leases_their_due_rows_are_those_of_what_is_leased() -> None:
@@ -201,7 +258,7 @@ def test_whatever_happens_to_leases_their_due_rows_are_those_of_what_is_leased()
         elif what < 0.9:
             q.extend(receipts[:20], lease_s=rng.choice((5, 10)))
         elif what < 0.95:
-            known.system.clock.advance(5)
+            known.system.clock.advance(rng.choice((0.001, 5)))
         elif what < 0.97:
             q = known.reopened()
         elif known.system.engine.queue("q").counters.counts[2]:

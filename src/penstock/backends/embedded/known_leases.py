@@ -1,41 +1,134 @@
-"""What is known in memory of the leases of a queue: enough for most acks to need nothing else."""
+"""What is known in memory of the leases of a queue: enough for most acks of a batch to look nothing up."""
 
 from __future__ import annotations
 
-from penstock.kv.base import Row
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import NamedTuple
 
-#: Leases of which a store knows the state rows, over all queues.
-KNOWN_ROWS = 32_768
+from penstock.codec.frame import Column
+
+#: Messages of which a store knows the grants, over all queues.
+KNOWN_MESSAGES = 32_768
+#: Among so many grants one is searched for.
+SEARCHED = 256
+
+
+class Ended(NamedTuple):
+    """Leases that are over, in columns: ids, attempts, since when, until when."""
+
+    ids: list[bytes]
+    attempts: Column
+    since_ns: Sequence[int]
+    until_ns: Sequence[int]
+
+
+class _Grant(NamedTuple):
+    """What one lease call handed out, by the numbers of its events, which have no gaps."""
+
+    first_seq: int
+    #: None for one that is over.
+    ids: list[bytes | None]
+    attempts: int
+    since_ns: int
+    until_ns: int
 
 
 class KnownLeases:
     """Leases that were granted or changed since the queue was loaded, less those that are over.
 
-    Where one ends that was there before, one that ends at the same time is taken for it. So too few are known
-    and never too many: if as many are known as there are, these are all.
+    They are counted by their ends. Where one ends that was there before, one that ends at the same time is
+    taken for it. So too few are known and never too many: if as many are known as there are, these are all.
     """
 
-    __slots__ = ("_by_end", "_count", "rows")
+    __slots__ = ("_by_end", "_by_start", "_count", "_grants", "_messages")
 
     def __init__(self) -> None:
-        #: State rows of some of them by id, just as the store has them.
-        self.rows: dict[bytes, bytes] = {}
+        #: By the number of their first event, of which none has changed; and those by when they were made.
+        self._grants: dict[int, _Grant] = {}
+        self._by_start: dict[int, int] = {}
+        self._messages = 0
         self._by_end: dict[int, int] = {}
         self._count = 0
 
-    def granted(self, rows: list[Row], until_ns: int, queues: int) -> None:
-        """Ids and state rows of leases that end at one time, in a store of so many queues."""
-        if len(self.rows) + len(rows) > KNOWN_ROWS // queues:
-            self.rows.clear()  # They are looked up then.
-        self.rows.update(rows)
-        self.entered(until_ns, len(rows))
+    def granted(
+        self,
+        first_seq: int,
+        ids: Sequence[bytes],
+        attempts: Column,
+        since_ns: int,
+        until_ns: int,
+        queues: int,
+    ) -> None:
+        """By one call, in a store of so many queues."""
+        self.entered(until_ns, len(ids))
+        if not isinstance(attempts, int):
+            return
+        self._messages += len(ids)
+        if self._messages > KNOWN_MESSAGES // queues:
+            self._grants.clear()
+            self._by_start.clear()
+            self._messages = len(ids)
+        self.changed(since_ns)  # Another one of the same time.
+        self._grants[first_seq] = _Grant(first_seq, [*ids], attempts, since_ns, until_ns)
+        self._by_start[since_ns] = first_seq
+
+    def changed(self, since_ns: int) -> None:
+        """A lease of that time is over, or ends at another: of its grant, the store is asked."""
+        grant = self._grants.pop(self._by_start.pop(since_ns, -1), None)
+        if grant is not None:
+            self._messages -= len(grant.ids)
+
+    def all_of(self, receipts: Sequence[tuple[bytes, bytes] | None], queue_part: bytes) -> Ended | None:
+        """The leases that these receipts hold, which are over then; None if one of them is not known."""
+        first, count, grant_ids = 0, 0, list[bytes | None]()
+        grants: list[_Grant] = []
+        starts: list[int] = []
+        ids: list[bytes] = []
+        for receipt in receipts:
+            if receipt is None:
+                return None
+            raw_id, token = receipt
+            at = int.from_bytes(token[4:], "big") - first
+            if not 0 <= at < count:
+                grant = self._grant_of(first + at)
+                if grant is None or (grants and grant.attempts != grants[0].attempts):
+                    return None
+                self.changed(grant.since_ns)
+                grants.append(grant)
+                starts.append(len(ids))
+                at += first - grant.first_seq
+                first, grant_ids, count = grant.first_seq, grant.ids, len(grant.ids)
+            if grant_ids[at] != raw_id or token[:4] != queue_part:
+                return None
+            grant_ids[at] = None
+            ids.append(raw_id)
+        if not grants:
+            return None
+        since_ns: list[int] = []
+        until_ns: list[int] = []
+        for grant, start, end in zip(grants, starts, [*starts[1:], len(ids)], strict=True):
+            since_ns += [grant.since_ns] * (end - start)
+            until_ns += [grant.until_ns] * (end - start)
+        return Ended(ids, grants[0].attempts, since_ns, until_ns)
+
+    def _grant_of(self, seq: int) -> _Grant | None:
+        """What an event is of. Mostly it is the first of its grant; else a few are searched."""
+        grant = self._grants.get(seq)
+        if grant is None and len(self._grants) <= SEARCHED:
+            firsts = list(self._grants)  # In order: events are numbered upwards.
+            at = bisect_right(firsts, seq) - 1
+            grant = self._grants[firsts[at]] if at >= 0 else None
+            if grant is not None and seq - grant.first_seq >= len(grant.ids):
+                return None
+        return grant
 
     def entered(self, until_ns: int, count: int = 1) -> None:
         self._by_end[until_ns] = self._by_end.get(until_ns, 0) + count
         self._count += count
 
-    def left(self, raw_id: bytes, until_ns: int) -> None:
-        self.rows.pop(raw_id, None)
+    def left(self, since_ns: int, until_ns: int) -> None:
+        self.changed(since_ns)
         self.over(until_ns, 1)
 
     def over(self, until_ns: int, count: int) -> None:

@@ -16,6 +16,7 @@ from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.fifo import FifoIndex
 from penstock.backends.embedded.healing import DamagedBodies, decodes, heal_orphans, without_strays
 from penstock.backends.embedded.keys import Due, StateCode
+from penstock.backends.embedded.known_leases import Ended
 from penstock.backends.embedded.lanes import Lane, ReadyRow
 from penstock.backends.embedded.lookup import NO_BODY, Found
 from penstock.backends.embedded.queue_state import QueueState
@@ -42,7 +43,9 @@ from penstock.scheduling.retry import retry_delay_s
 #: So many due rows side by side are worth a deletion of a range, which is dearer than one of a row.
 RANGE_FROM_ROWS = 16
 
-_FIRST, _SECOND = itemgetter(0), itemgetter(1)
+_FIRST = itemgetter(0)
+#: In a state row.
+_SINCE_UNTIL = struct.Struct(">QQ")
 
 
 def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: str) -> list[Delivery] | None:
@@ -107,12 +110,14 @@ def _grant(
     consumer_bytes = len(consumer_raw)
     seq = q.counters.next_seq
     granted: list[Granted] = []
+    orders: list[bytes] = []
     rows: list[Row] = []
     expired: list[bytes] = []
     known, has_row, expiry, weight = b"", 0, NO_TIME, b""
     for (lane, (key, value, _, _)), body in zip(taken, bodies, strict=True):
         delete(key, ready_space)
-        raw_id, attempt, expires_at_ns = key[-16:], 1, 0
+        raw_id, order, attempt, expires_at_ns = key[-16:], key[-24:-16], 1, 0
+        orders.append(order)
         if value is not known:  # Rows that were enqueued alike have one object for it.
             known, has_row, expiry, weight = value, value[1], value[8:16], value[2:4]
         if has_row:
@@ -125,7 +130,7 @@ def _grant(
                 expired.append(raw_id)
                 continue
         # Order, expiry and weight are the ready row's own bytes.
-        order, name = key[-24:-16], lane.lane
+        name = lane.lane
         row = pack(ROW_VERSION, attempt, seq, span, order, expiry, weight, len(name), consumer_bytes, 0)
         rows.append((raw_id, row + name + consumer_raw))
         granted.append((raw_id, seq, attempt, expires_at_ns, body, lane))
@@ -135,14 +140,14 @@ def _grant(
         put(state_prefix + raw_id, row, state_space)
     q.counters.counts[StateCode.READY] -= len(taken)
     # A place in line is the time from which on the message stood in it.
-    orders = b"".join([row[0][-24:-16] for _, row in taken])
-    txn.timings.append((q.meter.waits, struct.unpack(f">{len(taken)}Q", orders)))
+    txn.timings.append((q.meter.waits, struct.unpack(f">{len(taken)}Q", b"".join(orders))))
     if granted:
         ids = [one[0] for one in granted]
         q.counters.counts[StateCode.LEASED] += len(ids)
         txn.put_due(Due.LEASE, until_ns, q.qid, [raw_id for raw_id, _ in rows])
-        q.leases.granted(rows, until_ns, len(txn.engine.by_qid))
-        txn.record(q, Kind.LEASED, ids, _column([one[2] for one in granted]), until_ns, consumer)
+        attempts = _column([one[2] for one in granted])
+        q.leases.granted(q.counters.next_seq, ids, attempts, txn.now_ns, until_ns, len(txn.engine.by_qid))
+        txn.record(q, Kind.LEASED, ids, attempts, until_ns, consumer)
     if expired:
         _expire_taken(txn, q, taken, set(expired))
     return granted
@@ -167,19 +172,15 @@ def _column(values: list[int]) -> Column:
 def holding(
     engine: Engine, q: QueueState, receipts: Sequence[str], outcomes: list[Outcome]
 ) -> list[tuple[int, bytes, bytes]]:
-    """(place, id, state row) of every receipt that still holds its message; the others are answered.
-
-    Most rows are known from the lease. They are then no longer: what asks for them mostly ends it.
-    """
-    known, queue_part = q.leases.rows.pop, q.prefix
+    """(place, id, state row) of every receipt that still holds its message; the others are answered."""
     parsed = [parse_receipt(receipt) for receipt in receipts]
-    rows = [known(p[0], None) if p is not None else None for p in parsed]
-    if not all(rows):
-        _look_up(engine, q, parsed, rows)
+    prefix = keys.state_prefix(q.qid, StateCode.LEASED)
+    rows = iter(engine.kv.get_many([prefix + p[0] for p in parsed if p is not None], engine.state))
     held: list[tuple[int, bytes, bytes]] = []
     seen: set[bytes] = set()
-    for place, (p, row) in enumerate(zip(parsed, rows, strict=True)):
-        if p is None or row is None or queue_part + row[5:13] != p[1] or p[0] in seen:
+    for place, p in enumerate(parsed):
+        row = next(rows) if p is not None else None
+        if p is None or row is None or q.prefix + row[5:13] != p[1] or p[0] in seen:
             outcomes[place] = Outcome(StaleReceipt(str(receipts[place])[:80]))
             continue
         seen.add(p[0])
@@ -187,36 +188,25 @@ def holding(
     return held
 
 
-def _look_up(
-    engine: Engine, q: QueueState, parsed: list[tuple[bytes, bytes] | None], rows: list[bytes | None]
-) -> None:
-    """Find the rows that are missing in the store, as far as it has them."""
-    prefix = keys.state_prefix(q.qid, StateCode.LEASED)
-    missing = [
-        (place, prefix + p[0])
-        for place, (p, row) in enumerate(zip(parsed, rows, strict=True))
-        if p is not None and row is None
-    ]
-    found = engine.kv.get_many([key for _, key in missing], engine.state) if missing else ()
-    for (place, _), row in zip(missing, found, strict=True):
-        rows[place] = row
-
-
 def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcome]:
     outcomes = [OK] * len(receipts)
-    held = holding(txn.engine, q, receipts, outcomes)
-    if not held:
-        return outcomes
+    held: list[tuple[int, bytes, bytes]] = []
+    ended: Ended | None = None
+    if not (q.settings.retention_s or q.limits_keys):  # Which need the state rows.
+        ended = q.leases.all_of([parse_receipt(receipt) for receipt in receipts], q.prefix)
+    if ended is None:
+        held = holding(txn.engine, q, receipts, outcomes)
+        if not held:
+            return outcomes
+        ended = _ended(q, held)
     txn.changed = True
     engine, delete, now_ns = txn.engine, txn.delete, txn.now_ns
     prefix = keys.state_prefix(q.qid, StateCode.LEASED)
-    state_space = engine.state
-    ids = [raw_id for _, raw_id, _ in held]
-    by_id = sorted(held, key=_SECOND)
-    for _, raw_id, _ in by_id:
+    state_space, ids = engine.state, ended.ids
+    in_order = sorted(ids)
+    for raw_id in in_order:
         delete(prefix + raw_id, state_space)
-    _end(txn, q, by_id)
-    attempts = [int.from_bytes(raw[1:5], "big") for _, _, raw in held]
+    _end(txn, q, ended, in_order)
     counts = q.counters.counts
     counts[StateCode.LEASED] -= len(ids)
     remove_at_ns = now_ns + to_ns(q.settings.retention_s) if q.settings.retention_s else 0
@@ -226,38 +216,41 @@ def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcom
             row.seq, row.since_ns, row.until_ns = seq, now_ns, remove_at_ns
             enter(txn, q, raw_id, StateCode.DONE, row)
     else:
-        drop_bodies(txn, q, ids, q.counters.next_seq, [raw_id for _, raw_id, _ in by_id])
-    txn.record(q, Kind.ACKED, ids, _column(attempts), remove_at_ns)
+        drop_bodies(txn, q, ids, q.counters.next_seq, in_order)
+    txn.record(q, Kind.ACKED, ids, ended.attempts, remove_at_ns)
     q.counters.acked_total += len(ids)
     txn.rates.append((q, ACKED, len(ids)))
-    leased = b"".join([raw[13:21] for _, _, raw in held])
-    txn.timings.append((q.meter.services, struct.unpack(f">{len(held)}Q", leased)))
+    txn.timings.append((q.meter.services, ended.since_ns))
     q.left_flight(StateCode.LEASED, len(ids), (state_lane(raw) for _, _, raw in held))
     return outcomes
 
 
-def _end(txn: Transaction, q: QueueState, by_id: list[tuple[int, bytes, bytes]]) -> None:
-    """Delete the due rows of leases, which are in order of their ids."""
-    kind, space, queue_part = bytes((Due.LEASE,)), txn.engine.due, q.prefix
-    txn.due_deletions[Due.LEASE] = txn.due_deletions.get(Due.LEASE, 0) + len(by_id)
-    # The lease's end, as the row has it, is the due row's time.
-    ends = [raw[21:29] for _, _, raw in by_id]
-    first, last, count = ends[0], by_id[-1][1], len(by_id)
-    if ends.count(first) == count:
-        until_ns = int.from_bytes(first, "big")
-        prefix, leases = kind + first + queue_part, q.leases
-        alone = count >= RANGE_FROM_ROWS and leases.are_all(
-            until_ns, count, q.counters.counts[StateCode.LEASED]
-        )
-        leases.over(until_ns, count)
-        if alone:
-            txn.batch.delete_range(prefix + by_id[0][1], prefix + last + b"\0", space)
-            return
+def _ended(q: QueueState, held: list[tuple[int, bytes, bytes]]) -> Ended:
+    """Leases whose state rows were looked up; what is known of their grants does not hold any longer."""
+    since_ns, until_ns = zip(*[_SINCE_UNTIL.unpack_from(raw, 13) for _, _, raw in held], strict=True)
+    for since in set(since_ns):
+        q.leases.changed(since)
+    attempts = _column([int.from_bytes(raw[1:5], "big") for _, _, raw in held])
+    return Ended([raw_id for _, raw_id, _ in held], attempts, since_ns, until_ns)
+
+
+def _end(txn: Transaction, q: QueueState, ended: Ended, in_order: list[bytes]) -> None:
+    """Delete the due rows of leases, which end when their state rows say."""
+    leases, space, count = q.leases, txn.engine.due, len(in_order)
+    txn.due_deletions[Due.LEASE] = txn.due_deletions.get(Due.LEASE, 0) + count
+    until_ns = ended.until_ns[0]
+    if ended.until_ns.count(until_ns) < count:
+        for raw_id, one in sorted(zip(ended.ids, ended.until_ns, strict=True)):
+            leases.over(one, 1)
+            txn.delete(keys.due(Due.LEASE, one, q.qid, raw_id), space)
+        return
+    prefix = keys.due_prefix(Due.LEASE, until_ns, q.qid)
+    if count >= RANGE_FROM_ROWS and leases.are_all(until_ns, count, q.counters.counts[StateCode.LEASED]):
+        txn.batch.delete_range(prefix + in_order[0], prefix + in_order[-1] + b"\0", space)
     else:
-        for end in ends:
-            q.leases.over(int.from_bytes(end, "big"), 1)
-    for (_, raw_id, _), end in zip(by_id, ends, strict=True):
-        txn.delete(kind + end + queue_part + raw_id, space)
+        for raw_id in in_order:
+            txn.delete(prefix + raw_id, space)
+    leases.over(until_ns, count)
 
 
 def extend(txn: Transaction, q: QueueState, receipts: Sequence[str], lease_ns: int) -> list[Outcome]:
@@ -277,7 +270,7 @@ def _extend(txn: Transaction, q: QueueState, held: list[tuple[int, bytes, bytes]
     for _, raw_id, raw in held:
         row = decode_state(raw)
         txn.delete_due(Due.LEASE, row.until_ns, q.qid, raw_id)
-        q.leases.left(raw_id, row.until_ns)
+        q.leases.left(row.since_ns, row.until_ns)
         row.until_ns = until_ns
         txn.put(keys.state(q.qid, StateCode.LEASED, raw_id), encode_state(row), txn.engine.state)
         ids.append(raw_id)

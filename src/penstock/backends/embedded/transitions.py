@@ -40,7 +40,7 @@ def leave(txn: Transaction, q: QueueState, found: Found) -> None:
         txn.delete_due(Due.TTL, row.expires_at_ns, q.qid, raw_id)
     q.counters.counts[found.code] -= 1
     if found.code == StateCode.LEASED:
-        q.leases.left(raw_id, row.until_ns)
+        q.leases.left(row.since_ns, row.until_ns)
     if found.code in (StateCode.LEASED, StateCode.DELAYED):
         q.left_flight(found.code, 1, [row.lane])
 
