@@ -10,17 +10,14 @@ from penstock.codec.frame import Column
 
 #: Messages of which a store knows the grants, over all queues.
 KNOWN_MESSAGES = 32_768
+#: A single lease is not remembered: looking it up takes no longer.
+GRANT_FROM = 2
 #: Among so many grants one is searched for.
 SEARCHED = 256
 
 
-class Ended(NamedTuple):
-    """Leases that are over, in columns: ids, attempts, since when, until when."""
-
-    ids: list[bytes]
-    attempts: Column
-    since_ns: Sequence[int]
-    until_ns: Sequence[int]
+#: Leases that are over, in columns: ids, attempts, since when, until when.
+Ended = tuple[list[bytes], Column, Sequence[int], Sequence[int]]
 
 
 class _Grant(NamedTuple):
@@ -35,9 +32,9 @@ class _Grant(NamedTuple):
 
 
 class KnownLeases:
-    """Leases that were granted or changed since the queue was loaded, less those that are over.
+    """Most of the leases that were granted or changed since the queue was loaded, less those that are over.
 
-    They are counted by their ends. Where one ends that was there before, one that ends at the same time is
+    They are counted by their ends. Where one ends that was not counted, one that ends at the same time is
     taken for it. So too few are known and never too many: if as many are known as there are, these are all.
     """
 
@@ -69,19 +66,23 @@ class KnownLeases:
             self._grants.clear()
             self._by_start.clear()
             self._messages = len(ids)
-        self.changed(since_ns)  # Another one of the same time.
+        self.changed((since_ns,))  # Another one of the same time.
         self._grants[first_seq] = _Grant(first_seq, [*ids], attempts, since_ns, until_ns)
         self._by_start[since_ns] = first_seq
 
-    def changed(self, since_ns: int) -> None:
-        """A lease of that time is over, or ends at another: of its grant, the store is asked."""
-        grant = self._grants.pop(self._by_start.pop(since_ns, -1), None)
-        if grant is not None:
-            self._messages -= len(grant.ids)
+    def changed(self, since_ns: Sequence[int]) -> None:
+        """Leases of these times are over, or end at others: of their grants, the store is asked."""
+        if not self._grants:
+            return
+        for start in set(since_ns):
+            grant = self._grants.pop(self._by_start.pop(start, -1), None)
+            if grant is not None:
+                self._messages -= len(grant.ids)
 
     def all_of(self, receipts: Sequence[tuple[bytes, bytes] | None], queue_part: bytes) -> Ended | None:
         """The leases that these receipts hold, which are over then; None if one of them is not known."""
-        first, count, grant_ids = 0, 0, list[bytes | None]()
+        first, count = 0, 0
+        grant_ids: list[bytes | None] = []
         grants: list[_Grant] = []
         starts: list[int] = []
         ids: list[bytes] = []
@@ -94,7 +95,7 @@ class KnownLeases:
                 grant = self._grant_of(first + at)
                 if grant is None or (grants and grant.attempts != grants[0].attempts):
                     return None
-                self.changed(grant.since_ns)
+                self.changed((grant.since_ns,))
                 grants.append(grant)
                 starts.append(len(ids))
                 at += first - grant.first_seq
@@ -110,7 +111,7 @@ class KnownLeases:
         for grant, start, end in zip(grants, starts, [*starts[1:], len(ids)], strict=True):
             since_ns += [grant.since_ns] * (end - start)
             until_ns += [grant.until_ns] * (end - start)
-        return Ended(ids, grants[0].attempts, since_ns, until_ns)
+        return ids, grants[0].attempts, since_ns, until_ns
 
     def _grant_of(self, seq: int) -> _Grant | None:
         """What an event is of. Mostly it is the first of its grant; else a few are searched."""
@@ -128,10 +129,12 @@ class KnownLeases:
         self._count += count
 
     def left(self, since_ns: int, until_ns: int) -> None:
-        self.changed(since_ns)
+        self.changed((since_ns,))
         self.over(until_ns, 1)
 
     def over(self, until_ns: int, count: int) -> None:
+        if not self._by_end:
+            return
         known = self._by_end.pop(until_ns, 0)
         if known > count:
             self._by_end[until_ns] = known - count

@@ -16,7 +16,7 @@ from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.fifo import FifoIndex
 from penstock.backends.embedded.healing import DamagedBodies, decodes, heal_orphans, without_strays
 from penstock.backends.embedded.keys import Due, StateCode
-from penstock.backends.embedded.known_leases import Ended
+from penstock.backends.embedded.known_leases import GRANT_FROM, Ended
 from penstock.backends.embedded.lanes import Lane, ReadyRow
 from penstock.backends.embedded.lookup import NO_BODY, Found
 from penstock.backends.embedded.queue_state import QueueState
@@ -44,8 +44,9 @@ from penstock.scheduling.retry import retry_delay_s
 RANGE_FROM_ROWS = 16
 
 _FIRST = itemgetter(0)
-#: In a state row.
-_SINCE_UNTIL = struct.Struct(">QQ")
+_LEASE_KIND = bytes((Due.LEASE,))
+#: Of a state row.
+_ATTEMPT_SINCE_UNTIL = struct.Struct(">xI8xQQ")
 
 
 def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: str) -> list[Delivery] | None:
@@ -146,7 +147,9 @@ def _grant(
         q.counters.counts[StateCode.LEASED] += len(ids)
         txn.put_due(Due.LEASE, until_ns, q.qid, [raw_id for raw_id, _ in rows])
         attempts = _column([one[2] for one in granted])
-        q.leases.granted(q.counters.next_seq, ids, attempts, txn.now_ns, until_ns, len(txn.engine.by_qid))
+        if len(ids) >= GRANT_FROM:
+            queues = len(txn.engine.by_qid)
+            q.leases.granted(q.counters.next_seq, ids, attempts, txn.now_ns, until_ns, queues)
         txn.record(q, Kind.LEASED, ids, attempts, until_ns, consumer)
     if expired:
         _expire_taken(txn, q, taken, set(expired))
@@ -192,7 +195,7 @@ def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcom
     outcomes = [OK] * len(receipts)
     held: list[tuple[int, bytes, bytes]] = []
     ended: Ended | None = None
-    if not (q.settings.retention_s or q.limits_keys):  # Which need the state rows.
+    if len(receipts) >= GRANT_FROM and not (q.settings.retention_s or q.limits_keys):  # They need the rows.
         ended = q.leases.all_of([parse_receipt(receipt) for receipt in receipts], q.prefix)
     if ended is None:
         held = holding(txn.engine, q, receipts, outcomes)
@@ -202,7 +205,7 @@ def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcom
     txn.changed = True
     engine, delete, now_ns = txn.engine, txn.delete, txn.now_ns
     prefix = keys.state_prefix(q.qid, StateCode.LEASED)
-    state_space, ids = engine.state, ended.ids
+    state_space, (ids, attempts, since_ns, _) = engine.state, ended
     in_order = sorted(ids)
     for raw_id in in_order:
         delete(prefix + raw_id, state_space)
@@ -217,34 +220,34 @@ def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcom
             enter(txn, q, raw_id, StateCode.DONE, row)
     else:
         drop_bodies(txn, q, ids, q.counters.next_seq, in_order)
-    txn.record(q, Kind.ACKED, ids, ended.attempts, remove_at_ns)
+    txn.record(q, Kind.ACKED, ids, attempts, remove_at_ns)
     q.counters.acked_total += len(ids)
     txn.rates.append((q, ACKED, len(ids)))
-    txn.timings.append((q.meter.services, ended.since_ns))
+    txn.timings.append((q.meter.services, since_ns))
     q.left_flight(StateCode.LEASED, len(ids), (state_lane(raw) for _, _, raw in held))
     return outcomes
 
 
 def _ended(q: QueueState, held: list[tuple[int, bytes, bytes]]) -> Ended:
     """Leases whose state rows were looked up; what is known of their grants does not hold any longer."""
-    since_ns, until_ns = zip(*[_SINCE_UNTIL.unpack_from(raw, 13) for _, _, raw in held], strict=True)
-    for since in set(since_ns):
-        q.leases.changed(since)
-    attempts = _column([int.from_bytes(raw[1:5], "big") for _, _, raw in held])
-    return Ended([raw_id for _, raw_id, _ in held], attempts, since_ns, until_ns)
+    columns = zip(*[_ATTEMPT_SINCE_UNTIL.unpack_from(raw) for _, _, raw in held], strict=True)
+    attempts, since_ns, until_ns = columns
+    q.leases.changed(since_ns)
+    return [raw_id for _, raw_id, _ in held], _column([*attempts]), since_ns, until_ns
 
 
 def _end(txn: Transaction, q: QueueState, ended: Ended, in_order: list[bytes]) -> None:
     """Delete the due rows of leases, which end when their state rows say."""
     leases, space, count = q.leases, txn.engine.due, len(in_order)
     txn.due_deletions[Due.LEASE] = txn.due_deletions.get(Due.LEASE, 0) + count
-    until_ns = ended.until_ns[0]
-    if ended.until_ns.count(until_ns) < count:
-        for raw_id, one in sorted(zip(ended.ids, ended.until_ns, strict=True)):
+    ids, _, _, ends = ended
+    until_ns = ends[0]
+    if count > 1 and ends.count(until_ns) < count:
+        for raw_id, one in sorted(zip(ids, ends, strict=True)):
             leases.over(one, 1)
             txn.delete(keys.due(Due.LEASE, one, q.qid, raw_id), space)
         return
-    prefix = keys.due_prefix(Due.LEASE, until_ns, q.qid)
+    prefix = _LEASE_KIND + until_ns.to_bytes(8, "big") + q.prefix
     if count >= RANGE_FROM_ROWS and leases.are_all(until_ns, count, q.counters.counts[StateCode.LEASED]):
         txn.batch.delete_range(prefix + in_order[0], prefix + in_order[-1] + b"\0", space)
     else:
