@@ -33,8 +33,8 @@ ReadyRow = WholeRow | tuple[bytes, bytes, bytes | None, None]
 #: Bodies that a store keeps of what was just enqueued, over all queues, and how large one may be.
 KEPT_BODIES = 32_768
 KEPT_BODY_BYTES = 1024
-#: Of small ones it keeps more: so many times as many, each no larger than its part of so many bytes a body
-#: that is kept of the others.
+#: Of small ones it keeps so many times as many: of the bytes that KEPT_BODIES of so many would have, each may
+#: have its part.
 KEPT_SMALL_TIMES = 4
 KEPT_SMALL_BYTES = 768
 #: Rows cached over all lanes of a queue, and the least that a lane may cache of its own.
