@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from penstock.codec.frame import Column
 
@@ -20,15 +19,9 @@ SEARCHED = 256
 Ended = tuple[list[bytes], Column, Sequence[int], Sequence[int]]
 
 
-class _Grant(NamedTuple):
-    """What one lease call handed out, by the numbers of its events, which have no gaps."""
-
-    first_seq: int
-    #: None for one that is over.
-    ids: list[bytes | None]
-    attempts: int
-    since_ns: int
-    until_ns: int
+#: What one lease call handed out: number of the first event, which the others follow without gaps; ids, None
+#: for one that is over; attempts, since when, until when. A tuple: every lease makes one.
+_Grant = tuple[int, list[bytes | None], int, int, int]
 
 
 class KnownLeases:
@@ -66,8 +59,9 @@ class KnownLeases:
             self._grants.clear()
             self._by_start.clear()
             self._messages = len(ids)
-        self.changed((since_ns,))  # Another one of the same time.
-        self._grants[first_seq] = _Grant(first_seq, [*ids], attempts, since_ns, until_ns)
+        if since_ns in self._by_start:  # Of two of the same time, one is known.
+            self.changed((since_ns,))
+        self._grants[first_seq] = (first_seq, [*ids], attempts, since_ns, until_ns)
         self._by_start[since_ns] = first_seq
 
     def changed(self, since_ns: Sequence[int]) -> None:
@@ -77,15 +71,16 @@ class KnownLeases:
         for start in set(since_ns):
             grant = self._grants.pop(self._by_start.pop(start, -1), None)
             if grant is not None:
-                self._messages -= len(grant.ids)
+                self._messages -= len(grant[1])
 
     def all_of(self, receipts: Sequence[tuple[bytes, bytes] | None], queue_part: bytes) -> Ended | None:
         """The leases that these receipts hold, which are over then; None if one of them is not known."""
-        first, count = 0, 0
+        first, count, known_attempts = 0, 0, -1
+        since = until = 0
         grant_ids: list[bytes | None] = []
-        grants: list[_Grant] = []
-        starts: list[int] = []
         ids: list[bytes] = []
+        since_ns: list[int] = []
+        until_ns: list[int] = []
         for receipt in receipts:
             if receipt is None:
                 return None
@@ -93,25 +88,21 @@ class KnownLeases:
             at = int.from_bytes(token[4:], "big") - first
             if not 0 <= at < count:
                 grant = self._grant_of(first + at)
-                if grant is None or (grants and grant.attempts != grants[0].attempts):
+                if grant is None or known_attempts not in (-1, grant[2]):
                     return None
-                self.changed((grant.since_ns,))
-                grants.append(grant)
-                starts.append(len(ids))
-                at += first - grant.first_seq
-                first, grant_ids, count = grant.first_seq, grant.ids, len(grant.ids)
+                at += first
+                since_ns += [since] * (len(ids) - len(since_ns))
+                until_ns += [until] * (len(ids) - len(until_ns))
+                first, grant_ids, known_attempts, since, until = grant
+                at, count = at - first, len(grant_ids)
+                self.changed((since,))
             if grant_ids[at] != raw_id or token[:4] != queue_part:
                 return None
             grant_ids[at] = None
             ids.append(raw_id)
-        if not grants:
-            return None
-        since_ns: list[int] = []
-        until_ns: list[int] = []
-        for grant, start, end in zip(grants, starts, [*starts[1:], len(ids)], strict=True):
-            since_ns += [grant.since_ns] * (end - start)
-            until_ns += [grant.until_ns] * (end - start)
-        return ids, grants[0].attempts, since_ns, until_ns
+        since_ns += [since] * (len(ids) - len(since_ns))
+        until_ns += [until] * (len(ids) - len(until_ns))
+        return (ids, known_attempts, since_ns, until_ns) if ids else None
 
     def _grant_of(self, seq: int) -> _Grant | None:
         """What an event is of. Mostly it is the first of its grant; else a few are searched."""
@@ -120,7 +111,7 @@ class KnownLeases:
             firsts = list(self._grants)  # In order: events are numbered upwards.
             at = bisect_right(firsts, seq) - 1
             grant = self._grants[firsts[at]] if at >= 0 else None
-            if grant is not None and seq - grant.first_seq >= len(grant.ids):
+            if grant is not None and seq - grant[0] >= len(grant[1]):
                 return None
         return grant
 
