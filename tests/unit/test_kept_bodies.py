@@ -186,11 +186,22 @@ def test_what_waits_long_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Kept()
     for _ in range(20):
         kept.q.enqueue_many(numbered(10))
-    assert kept.kept() == 40
+    assert kept.kept() == 160  # Small ones: four times as many.
     kept.system.create("other")
-    kept.q.ack([one.receipt for one in kept.q.lease(175)])
+    kept.q.ack([one.receipt for one in kept.q.lease(115)])
     kept.q.enqueue_many(numbered(4))
-    assert kept.kept() == 0  # It shares with the other one: 25 were waiting, and 20 would do.
+    assert kept.kept() == 45  # It shares with the other one: 85 were waiting, and 80 would do.
+
+
+def test_the_more_wait_the_smaller_is_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "KEPT_BODIES", 40)
+    kept = Kept()
+    kept.q.enqueue_many(numbered(38))
+    for waiting, most in ((38, lanes.KEPT_BODY_BYTES), (40, 768), (80, 384), (120, 256)):
+        kept.q.enqueue_many(numbered(waiting - kept.q.stats().ready))
+        before = kept.kept()
+        kept.q.enqueue_many([NewMessage(b"x" * size, fairness_key="a") for size in (most - 100, most)])
+        assert kept.kept() == before + 1, waiting
 
 
 def test_bodies_of_what_was_taken_go() -> None:

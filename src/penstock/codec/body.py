@@ -34,6 +34,8 @@ COMPRESSED_VERSION = 2
 #: variable header.
 FIXED = struct.Struct(">BBBHQQQI")
 FIXED_BYTES = FIXED.size
+#: The same, as far as a delivery has it: without flags, order and expiry.
+DELIVERED = struct.Struct(">BxBHQ16xI")
 #: Flag: it became visible at `order_ns`, not when it was enqueued.
 PLACED = 1
 

@@ -8,7 +8,7 @@ from penstock.backends.embedded.queue_state import QueueState
 from penstock.codec.body import (
     BODY_VERSION,
     COMPRESSED_VERSION,
-    FIXED,
+    DELIVERED,
     FIXED_BYTES,
     Variable,
     decode_body,
@@ -31,11 +31,12 @@ def deliveries(
 ) -> list[Delivery]:
     """What consumers get. Neighbours often share their variable header: it is decoded once."""
     # The queue's number is part of a receipt: a queue made anew under the same name honours no old one.
-    queue_part, name, unpack = q.prefix, q.name, FIXED.unpack_from
+    queue_part, name, unpack = q.prefix, q.name, DELIVERED.unpack_from
     variable_raw: bytes | None = None
     known = _KNOWN
     fairness_key, given, throttle_keys, dedup_id = _NO_VARIABLE
     value, value_weight = b"", 0
+    headers: dict[str, str]
     out: list[Delivery] = []
     for raw_id, seq, attempt, expires_at_ns, content, lane in granted:
         if isinstance(content, tuple):
@@ -44,9 +45,9 @@ def deliveries(
                 value, value_weight = row_value, int.from_bytes(row_value[2:4], "big")
             weight, priority, fairness_key = value_weight, lane.priority, lane.name or lane.fairness_key
             throttle_keys, dedup_id, variable_raw = (), None, None
-            headers: dict[str, str] = {}
+            headers = {}
         else:
-            version, _, priority, weight, enqueued_ns, _, _, length = unpack(content)
+            version, priority, weight, enqueued_ns, length = unpack(content)
             end = FIXED_BYTES + length
             payload = content[end:]
             if version == COMPRESSED_VERSION:
@@ -57,7 +58,7 @@ def deliveries(
             if raw != variable_raw:
                 variable_raw = raw
                 fairness_key, given, throttle_keys, dedup_id = known.get(raw) or _decoded(raw)
-            headers = given.copy()
+            headers = given.copy() if given else {}
         out.append(
             Delivery(
                 raw_id,

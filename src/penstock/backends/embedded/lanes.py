@@ -33,6 +33,10 @@ ReadyRow = WholeRow | tuple[bytes, bytes, bytes | None, None]
 #: Bodies that a store keeps of what was just enqueued, over all queues, and how large one may be.
 KEPT_BODIES = 32_768
 KEPT_BODY_BYTES = 1024
+#: Of small ones it keeps so many times as many: of the bytes that KEPT_BODIES of so many would have, each may
+#: have its part.
+KEPT_SMALL_TIMES = 4
+KEPT_SMALL_BYTES = 768
 #: Rows cached over all lanes of a queue, and the least that a lane may cache of its own.
 CACHED_ROWS = 65_536
 CACHED_ROWS_MIN = 8
@@ -327,8 +331,10 @@ class Lanes:
         dear; what is of one lane lies together. No more are kept than are `ready`: so these are what bounds
         them.
         """
-        few = ready * len(self._engine.by_qid) < KEPT_BODIES
-        return KEPT_BODY_BYTES if few and len(self._lanes) > 1 else -1
+        kept = ready * len(self._engine.by_qid)
+        if kept >= KEPT_SMALL_TIMES * KEPT_BODIES or len(self._lanes) < 2:
+            return -1
+        return KEPT_BODY_BYTES if kept < KEPT_BODIES else KEPT_BODIES * KEPT_SMALL_BYTES // kept
 
     def __len__(self) -> int:
         return len(self._lanes)

@@ -16,6 +16,7 @@ from penstock.backends.embedded.engine import Engine, Transaction
 from penstock.backends.embedded.fifo import FifoIndex
 from penstock.backends.embedded.healing import DamagedBodies, decodes, heal_orphans, without_strays
 from penstock.backends.embedded.keys import Due, StateCode
+from penstock.backends.embedded.known_leases import GRANT_FROM, Ended
 from penstock.backends.embedded.lanes import Lane, ReadyRow
 from penstock.backends.embedded.lookup import NO_BODY, Found
 from penstock.backends.embedded.queue_state import QueueState
@@ -39,7 +40,13 @@ from penstock.kv.base import Row
 from penstock.message import OK, Delivery, Outcome, parse_receipt
 from penstock.scheduling.retry import retry_delay_s
 
-_FIRST, _SECOND = itemgetter(0), itemgetter(1)
+#: So many due rows side by side are worth a deletion of a range, which is dearer than one of a row.
+RANGE_FROM_ROWS = 16
+
+_FIRST = itemgetter(0)
+_LEASE_KIND = bytes((Due.LEASE,))
+#: Of a state row.
+_ATTEMPT_SINCE_UNTIL = struct.Struct(">xI8xQQ")
 
 
 def lease(txn: Transaction, q: QueueState, count: int, lease_ns: int, consumer: str) -> list[Delivery] | None:
@@ -104,12 +111,14 @@ def _grant(
     consumer_bytes = len(consumer_raw)
     seq = q.counters.next_seq
     granted: list[Granted] = []
+    orders: list[bytes] = []
     rows: list[Row] = []
     expired: list[bytes] = []
     known, has_row, expiry, weight = b"", 0, NO_TIME, b""
     for (lane, (key, value, _, _)), body in zip(taken, bodies, strict=True):
         delete(key, ready_space)
-        raw_id, attempt, expires_at_ns = key[-16:], 1, 0
+        raw_id, order, attempt, expires_at_ns = key[-16:], key[-24:-16], 1, 0
+        orders.append(order)
         if value is not known:  # Rows that were enqueued alike have one object for it.
             known, has_row, expiry, weight = value, value[1], value[8:16], value[2:4]
         if has_row:
@@ -122,7 +131,7 @@ def _grant(
                 expired.append(raw_id)
                 continue
         # Order, expiry and weight are the ready row's own bytes.
-        order, name = key[-24:-16], lane.lane
+        name = lane.lane
         row = pack(ROW_VERSION, attempt, seq, span, order, expiry, weight, len(name), consumer_bytes, 0)
         rows.append((raw_id, row + name + consumer_raw))
         granted.append((raw_id, seq, attempt, expires_at_ns, body, lane))
@@ -132,13 +141,16 @@ def _grant(
         put(state_prefix + raw_id, row, state_space)
     q.counters.counts[StateCode.READY] -= len(taken)
     # A place in line is the time from which on the message stood in it.
-    orders = b"".join([row[0][-24:-16] for _, row in taken])
-    txn.timings.append((q.meter.waits, struct.unpack(f">{len(taken)}Q", orders)))
+    txn.timings.append((q.meter.waits, struct.unpack(f">{len(taken)}Q", b"".join(orders))))
     if granted:
         ids = [one[0] for one in granted]
         q.counters.counts[StateCode.LEASED] += len(ids)
         txn.put_due(Due.LEASE, until_ns, q.qid, [raw_id for raw_id, _ in rows])
-        txn.record(q, Kind.LEASED, ids, _column([one[2] for one in granted]), until_ns, consumer)
+        attempts = _column([one[2] for one in granted])
+        if len(ids) >= GRANT_FROM:
+            queues = len(txn.engine.by_qid)
+            q.leases.granted(q.counters.next_seq, ids, attempts, txn.now_ns, until_ns, queues)
+        txn.record(q, Kind.LEASED, ids, attempts, until_ns, consumer)
     if expired:
         _expire_taken(txn, q, taken, set(expired))
     return granted
@@ -181,22 +193,23 @@ def holding(
 
 def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcome]:
     outcomes = [OK] * len(receipts)
-    held = holding(txn.engine, q, receipts, outcomes)
-    if not held:
-        return outcomes
+    held: list[tuple[int, bytes, bytes]] = []
+    ended: Ended | None = None
+    if len(receipts) >= GRANT_FROM and not (q.settings.retention_s or q.limits_keys):  # They need the rows.
+        ended = q.leases.all_of([parse_receipt(receipt) for receipt in receipts], q.prefix)
+    if ended is None:
+        held = holding(txn.engine, q, receipts, outcomes)
+        if not held:
+            return outcomes
+        ended = _ended(q, held)
     txn.changed = True
     engine, delete, now_ns = txn.engine, txn.delete, txn.now_ns
     prefix = keys.state_prefix(q.qid, StateCode.LEASED)
-    state_space, due_space = engine.state, engine.due
-    lease_kind = bytes((Due.LEASE,))
-    ids = [raw_id for _, raw_id, _ in held]
-    by_id = sorted(held, key=_SECOND)
-    for _, raw_id, raw in by_id:
+    state_space, (ids, attempts, since_ns, _) = engine.state, ended
+    in_order = sorted(ids)
+    for raw_id in in_order:
         delete(prefix + raw_id, state_space)
-        # The lease's end, as the row has it, is the due row's time.
-        delete(lease_kind + raw[21:29] + q.prefix + raw_id, due_space)
-    txn.due_deletions[Due.LEASE] = txn.due_deletions.get(Due.LEASE, 0) + len(ids)
-    attempts = [int.from_bytes(raw[1:5], "big") for _, _, raw in held]
+    _end(txn, q, ended, in_order)
     counts = q.counters.counts
     counts[StateCode.LEASED] -= len(ids)
     remove_at_ns = now_ns + to_ns(q.settings.retention_s) if q.settings.retention_s else 0
@@ -206,14 +219,41 @@ def ack(txn: Transaction, q: QueueState, receipts: Sequence[str]) -> list[Outcom
             row.seq, row.since_ns, row.until_ns = seq, now_ns, remove_at_ns
             enter(txn, q, raw_id, StateCode.DONE, row)
     else:
-        drop_bodies(txn, q, ids, q.counters.next_seq, [raw_id for _, raw_id, _ in by_id])
-    txn.record(q, Kind.ACKED, ids, _column(attempts), remove_at_ns)
+        drop_bodies(txn, q, ids, q.counters.next_seq, in_order)
+    txn.record(q, Kind.ACKED, ids, attempts, remove_at_ns)
     q.counters.acked_total += len(ids)
     txn.rates.append((q, ACKED, len(ids)))
-    leased = b"".join([raw[13:21] for _, _, raw in held])
-    txn.timings.append((q.meter.services, struct.unpack(f">{len(held)}Q", leased)))
+    txn.timings.append((q.meter.services, since_ns))
     q.left_flight(StateCode.LEASED, len(ids), (state_lane(raw) for _, _, raw in held))
     return outcomes
+
+
+def _ended(q: QueueState, held: list[tuple[int, bytes, bytes]]) -> Ended:
+    """Leases whose state rows were looked up; what is known of their grants does not hold any longer."""
+    columns = zip(*[_ATTEMPT_SINCE_UNTIL.unpack_from(raw) for _, _, raw in held], strict=True)
+    attempts, since_ns, until_ns = columns
+    q.leases.changed(since_ns)
+    return [raw_id for _, raw_id, _ in held], _column([*attempts]), since_ns, until_ns
+
+
+def _end(txn: Transaction, q: QueueState, ended: Ended, in_order: list[bytes]) -> None:
+    """Delete the due rows of leases, which end when their state rows say."""
+    leases, space, count = q.leases, txn.engine.due, len(in_order)
+    txn.due_deletions[Due.LEASE] = txn.due_deletions.get(Due.LEASE, 0) + count
+    ids, _, _, ends = ended
+    until_ns = ends[0]
+    if count > 1 and ends.count(until_ns) < count:
+        for raw_id, one in sorted(zip(ids, ends, strict=True)):
+            leases.over(one, 1)
+            txn.delete(keys.due(Due.LEASE, one, q.qid, raw_id), space)
+        return
+    prefix = _LEASE_KIND + until_ns.to_bytes(8, "big") + q.prefix
+    if count >= RANGE_FROM_ROWS and leases.are_all(until_ns, count, q.counters.counts[StateCode.LEASED]):
+        txn.batch.delete_range(prefix + in_order[0], prefix + in_order[-1] + b"\0", space)
+    else:
+        for raw_id in in_order:
+            txn.delete(prefix + raw_id, space)
+    leases.over(until_ns, count)
 
 
 def extend(txn: Transaction, q: QueueState, receipts: Sequence[str], lease_ns: int) -> list[Outcome]:
@@ -233,12 +273,14 @@ def _extend(txn: Transaction, q: QueueState, held: list[tuple[int, bytes, bytes]
     for _, raw_id, raw in held:
         row = decode_state(raw)
         txn.delete_due(Due.LEASE, row.until_ns, q.qid, raw_id)
+        q.leases.left(row.since_ns, row.until_ns)
         row.until_ns = until_ns
         txn.put(keys.state(q.qid, StateCode.LEASED, raw_id), encode_state(row), txn.engine.state)
         ids.append(raw_id)
         attempts.append(row.attempts)
         consumers.append(row.consumer)
     txn.put_due(Due.LEASE, until_ns, q.qid, ids)
+    q.leases.entered(until_ns, len(ids))
     txn.record(q, Kind.EXTENDED, ids, attempts, until_ns, consumers)
 
 

@@ -42,8 +42,14 @@ class Newcomers:
 
     def behind(self, shape: Shape) -> list[ReadyRow]:
         """Where the lane's next row goes, and those that follow until another lane is asked for."""
-        shape.lane = self._known(shape.lane_bytes)
-        return self._behind(shape.lane, shape.lane_bytes)
+        lane = shape.lane
+        if lane is None:
+            lane = shape.lane = self._known(shape.lane_bytes)
+        elif not lane.complete:  # As `_behind` does, uncalled: many are so where lines are long.
+            rows: list[ReadyRow] = []
+            self.queued.append((lane, rows))
+            return rows
+        return self._behind(lane, shape.lane_bytes)
 
     def _behind(self, lane: Lane | None, lane_bytes: bytes) -> list[ReadyRow]:
         if lane is None:

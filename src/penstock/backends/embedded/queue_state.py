@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.backends.embedded import keys
 from penstock.backends.embedded.fifo import FifoIndex
 from penstock.backends.embedded.keys import Meta, StateCode
+from penstock.backends.embedded.known_leases import KnownLeases
 from penstock.backends.embedded.ready import ReadyIndex
 from penstock.backends.embedded.rows import (
     Counters,
@@ -68,6 +69,7 @@ class QueueState:
         self.loaded = False
         self.runs: list[bytes] = []
         self.pending = 0
+        self.leases = KnownLeases()
         #: What its hooks were, when they were last run, and how they fare.
         self.scripts: dict[str, Script] = {}
 
@@ -83,7 +85,7 @@ class QueueState:
         #: No body is held before this one: they are held, and freed, in the order of events.
         self.held_from = self.prefix
         self._load_ready(engine)
-        self.runs, self.pending = [], 0
+        self.runs, self.pending, self.leases = [], 0, KnownLeases()
         self.loaded = True
 
     def _load_ready(self, engine: Engine) -> None:
@@ -140,7 +142,7 @@ class QueueState:
 
     def unload(self) -> None:
         self.loaded = False
-        self.runs, self.pending = [], 0
+        self.runs, self.pending, self.leases = [], 0, KnownLeases()
 
     def room(self, wanted: int) -> int:
         """How many more may be leased, up to what is wanted."""

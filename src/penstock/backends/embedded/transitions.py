@@ -42,6 +42,8 @@ def leave(txn: Transaction, q: QueueState, found: Found) -> None:
     if row.expires_at_ns and found.code in WAITING:
         txn.delete_due(Due.TTL, row.expires_at_ns, q.qid, raw_id)
     q.counters.counts[found.code] -= 1
+    if found.code == StateCode.LEASED:
+        q.leases.left(row.since_ns, row.until_ns)
     if found.code in (StateCode.LEASED, StateCode.DELAYED) and row.until_ns:
         q.left_flight(found.code, 1, [row.lane])
 
@@ -71,6 +73,8 @@ def enter(txn: Transaction, q: QueueState, raw_id: bytes, code: StateCode, row: 
     txn.mark(q)
     engine = txn.engine
     txn.put(keys.state(q.qid, code, raw_id), encode_state(row), engine.state)
+    if code == StateCode.LEASED:
+        q.leases.entered(row.until_ns)
     if row.until_ns:
         txn.put_due(DUE_OF_STATE[code], row.until_ns, q.qid, [raw_id])
     elif code == StateCode.DELAYED:
