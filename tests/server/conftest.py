@@ -13,5 +13,5 @@ from penstock import Penstock
 @pytest.fixture
 def ps() -> Iterator[Penstock]:
     with penstock.open("memory:") as opened:
-        opened.create_queue("q")
+        opened.create_queue("q").stats()  # Which reads it.
         yield opened

@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import NewMessage, Penstock
+from penstock import ManualClock, NewMessage, Penstock
 from penstock.errors import QueueNotFound
+from penstock.queue import Queue
 from penstock.server import heard, here, serving
 from penstock.server.calls import StoreCalls
 from penstock.server.credentials import NoCredentials
 from penstock.server.heard import Heard
 from penstock.server_config import Limits, ServerSettings
+from penstock.testing.harness import START_NS
 from tests.server.running import message, running
 
 #: Good for either hook.
@@ -200,6 +202,70 @@ def test_what_may_wait_for_a_script_takes_a_thread(ps: Penstock, settings: dict[
             assert on_loop(threads) == [False, False]
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize("is_one", [True, False])
+def test_a_lease_that_has_other_things_to_settle_first_takes_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_one: bool
+) -> None:
+    """Leases of any queue that ended, delays and lives that are over, lanes that are not known yet."""
+    threads: list[str] = []
+    real = Queue.lease_or_due
+
+    def noted(self: Queue, *args: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return real(self, *args)
+
+    monkeypatch.setattr(Queue, "lease_or_due", noted)
+    clock = ManualClock(START_NS)
+
+    def leased(ps: Penstock) -> bool:
+        """Whether a lease of `q` was made on the loop."""
+
+        async def story() -> None:
+            async with lone(ps) as (calls, _):
+                calls.here.is_one = lambda: is_one
+                await calls.lease("q", 1, None, 0, "c", lambda: True)
+
+        threads.clear()
+        asyncio.run(story())
+        return threads == ["MainThread"]
+
+    store = f"rocksdb:{tmp_path}/store?durability=os"
+    with penstock.open(store, clock=clock) as ps:
+        q, other = ps.create_queue("q"), ps.create_queue("other", lease_s=10)
+        other.enqueue_many([NewMessage(b"x")] * 3)
+        q.enqueue_many([NewMessage(b"x", fairness_key=str(n)) for n in range(3)])
+        other.lease(1)
+        q.lease(1)
+        assert leased(ps)
+        clock.advance(11)
+        assert not leased(ps), "a lease of another queue has ended"
+        assert leased(ps)
+        other.enqueue(b"x", delay_s=5)
+        clock.advance(6)
+        assert not leased(ps), "a delay is over"
+        other.enqueue(b"x", ttl_s=5)
+        clock.advance(6)
+        assert not leased(ps), "something has expired"
+    with penstock.open(store, clock=clock) as ps:
+        assert not leased(ps), "the queue is not read yet"
+
+
+@pytest.mark.parametrize("is_one", [True, False])
+def test_a_queue_that_is_to_be_read_first_takes_a_thread(tmp_path: Path, is_one: bool) -> None:
+    async def story(ps: Penstock) -> None:
+        async with lone(ps) as (calls, threads):
+            calls.here.is_one = lambda: is_one
+            for _ in range(2):
+                await enqueued(calls)
+            assert on_loop(threads) == [False, True]
+
+    for _ in range(2):
+        with penstock.open(f"rocksdb:{tmp_path}/store?durability=os") as ps:
+            if not ps.queues():
+                ps.create_queue("q")
+            asyncio.run(story(ps))
 
 
 def test_stores_that_may_wait_for_others_are_called_in_threads(tmp_path: Path) -> None:

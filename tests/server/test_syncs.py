@@ -45,8 +45,8 @@ class Disk:
 @pytest.fixture
 def ps(tmp_path: Path) -> Iterator[Penstock]:
     with penstock.open(f"rocksdb:{tmp_path}/store?durability=sync") as ps:
-        ps.create_queue("a")
-        ps.create_queue("b")
+        for name in ("a", "b"):
+            ps.create_queue(name).stats()  # Which reads it.
         yield ps
 
 
@@ -126,6 +126,21 @@ def test_while_a_slow_disk_syncs_the_loop_is_free_and_what_comes_has_the_next_sy
     told(ps, story)
     assert len(disk.threads) in (2, 3)  # What waits for its turn at one queue may miss the second.
     assert "MainThread" not in disk.threads[:2]
+
+
+def test_a_call_that_wrote_nothing_says_nothing_of_the_disk(
+    ps: Penstock, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncs, "QUICK_S", -1.0)  # No sync is quick.
+
+    async def story(calls: StoreCalls) -> None:
+        for _ in range(4):
+            await sent(calls, "a")
+            assert not await calls.lease("b", 1, None, 0, "c", lambda: True)
+
+    told(ps, story)
+    assert disk.threads.count("MainThread") <= 1  # The first, of which nothing was known.
+    assert len(disk.threads) == 4
 
 
 def test_after_a_quick_sync_in_a_thread_the_next_are_made_on_the_loop(ps: Penstock, disk: Disk) -> None:

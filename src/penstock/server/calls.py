@@ -30,7 +30,7 @@ class StoreCalls:
         #: Calls that run, or wait for their turn.
         self.running = 0
         self.here = Here(ps, self._hop)
-        self.polls = Polls(ps, self.here.make, limits.max_polls, limits.max_answer_bytes)
+        self.polls = Polls(ps, self.here.make_lease, limits.max_polls, limits.max_answer_bytes)
         self._enqueue = Together(self._enqueue_now, self.here.make, _payload_bytes)
         self._ack = Together(self._ack_now, self.here.make, lambda receipts: 0)
 
@@ -76,7 +76,7 @@ class StoreCalls:
             return await self.run(self._lease_now, queue, max_messages, lease_s, wait_s, consumer)
         if self.running >= self._max_calls:
             raise self._busy()
-        if self.here.may_alone(queue, max_messages) and self.polls.is_idle(queue) and listening():
+        if self.here.may_lease_alone(queue, max_messages) and self.polls.is_idle(queue) and listening():
             found = self.here.make_alone(
                 lambda: leased(self._ps.queue(queue), max_messages, lease_s, consumer)
             )

@@ -46,6 +46,8 @@ _SAME = frozenset(
 #: How many of those lines, and of what length, are remembered; the first lines of requests as well.
 MOST_LINES = 1000
 LONGEST_LINE = 300
+#: Of a length that is plain.
+MOST_DIGITS = 10
 
 _lines: dict[bytes, tuple[str, str]] = {}
 _starts: dict[bytes, tuple[str, str, str]] = {}
@@ -70,7 +72,7 @@ def read(data: bytes, most_header_bytes: int, most_body_bytes: int) -> tuple[Hea
     if len(headers) != len(rest) or "host" not in headers:
         return None
     length = headers.get("content-length", "0")
-    if not length.isdecimal() or int(length) != len(data) - end - 4:
+    if len(length) > MOST_DIGITS or not length.isdecimal() or int(length) != len(data) - end - 4:
         return None
     return Head(*start, headers), data[end + 4 :]
 

@@ -55,11 +55,11 @@ class Calls(threading.local):
     @contextmanager
     def deferring(self) -> Iterator[None]:
         """What this thread asks of the backend is written, and not synced: who defers it, syncs it."""
-        self.defers = True
+        before, self.defers = self.defers, True
         try:
             yield
         finally:
-            self.defers = False
+            self.defers = before
 
     @contextmanager
     def serving(self, callers: Callers) -> Iterator[None]:

@@ -98,7 +98,7 @@ class Engine:
         #: Why the last write failed, until one succeeds: some engines then refuse all others.
         self.write_failure: BaseException | None = None
         self.writes = 0
-        self._synced = 0
+        self.synced = 0
         self.buckets = Buckets(self)
         self.calls = Calls()
         self.meter = StoreMeter(clock)
@@ -254,7 +254,7 @@ class Engine:
         """Make everything written so far survive a power cut; False if there was nothing to do for that."""
         self.check_usable()
         covered = self.writes
-        if covered == self._synced:
+        if covered == self.synced:
             return False
         started_ns = self.clock.now_ns()
         try:
@@ -263,7 +263,7 @@ class Engine:
             # After a failed fsync the kernel may have dropped the pages: a retry could lie.
             self.stop(error)
             raise
-        self._synced = max(self._synced, covered)
+        self.synced = max(self.synced, covered)
         self.meter.sync_s.observe(max(0, self.clock.now_ns() - started_ns) / NS_PER_S)
         return True
 
