@@ -169,6 +169,8 @@ class RocksStore(WholeRanges):
         return value
 
     def get_many(self, keys: Sequence[bytes], space: Any) -> list[bytes | None]:
+        if len(keys) == 1:
+            return [self.get(keys[0], space)]  # The driver's look-up of many costs 8 to 16 µs more for one.
         try:
             values: list[bytes | None] | None = self._families[space].get(list(keys))
         except Exception as error:
