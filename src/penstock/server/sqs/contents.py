@@ -111,6 +111,8 @@ def attributes_of(given: Mapping[str, str], note: Note) -> list[Attribute]:
 
 def wanted(attributes: Collection[Attribute], names: Collection[str]) -> list[Attribute]:
     """Those that a receiver asks for: by name, by `prefix.*`, or all."""
+    if not attributes:
+        return []
     if "All" in names or ".*" in names:
         return list(attributes)
     exact = frozenset(names)

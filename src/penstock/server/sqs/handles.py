@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
 
@@ -17,6 +18,8 @@ class Handle(NamedTuple):
     """What a handle says."""
 
     receipt: str
+    #: Of the message.
+    raw_id: bytes
     #: The how manieth receive of its message it is from.
     attempts: int
     received_at_s: int
@@ -29,12 +32,14 @@ def handle(one: Delivery) -> str:
 def parsed(text: str, queue: str) -> Handle:
     """`ReceiptHandleIsInvalid` for what was never a handle of the queue."""
     match = _HANDLE.fullmatch(text)
-    if match is None or match[4] != _mark(queue) or parse_receipt(match[1]) is None:
+    receipt = match and parse_receipt(match[1])
+    if match is None or receipt is None or match[4] != _mark(queue):
         raise SqsError(
             "ReceiptHandleIsInvalid", "The input receipt handle is not a valid receipt handle of this queue."
         )
-    return Handle(match[1], int(match[2], 16), int(match[3], 16))
+    return Handle(match[1], receipt[0], int(match[2], 16), int(match[3], 16))
 
 
+@lru_cache(maxsize=1024)
 def _mark(queue: str) -> str:
     return f"{crc32(queue.encode('utf-8', 'surrogatepass')):08x}"

@@ -17,7 +17,6 @@ from penstock.message import (
     Outcome,
     State,
     format_id,
-    parse_receipt,
 )
 from penstock.penstock import Penstock
 from penstock.server.access import ANYBODY
@@ -198,15 +197,13 @@ async def _refusal(call: Call, handle: handles.Handle, outcome: Outcome) -> SqsE
     A handle that has run out is no error, as SQS has it, and the latest one deletes all the same. In a fifo
     queue it is an error, unless the message is gone anyway.
     """
-    parsed = parse_receipt(handle.receipt)
-    assert parsed is not None
     if outcome.error is None:
-        call.memory.deleted(parsed[0])
+        call.memory.deleted(handle.raw_id)
         return None
     if not isinstance(outcome.error, StaleReceipt):
         return as_sqs(outcome.error)
     try:
-        message = await call.calls.run(lambda: call.ps.queue(call.queue).get(format_id(parsed[0])))
+        message = await call.calls.run(lambda: call.ps.queue(call.queue).get(format_id(handle.raw_id)))
     except MessageNotFound:
         return None
     if (await call.settings()).fifo:

@@ -55,14 +55,15 @@ class _Prepared:
         self.attributes_md5 = digests.of_attributes(listed) if listed else None
         self.trace_md5 = digests.of_attributes([(TRACE, "String", trace)]) if trace else None
         interpreted = {name: str(value) for name, _, value in listed if name.startswith("Penstock.")}
-        keys = interpreted.get("Penstock.ThrottleKeys", "")
         sender = "" if call.who is ANYBODY else call.who.name
         self.message = NewMessage(
             body,
             contents.headers(listed, trace, sender),
             fairness_key=_group(settings, sent),
             weight=_whole(interpreted, "Penstock.Weight", 1),
-            throttle_keys=tuple(key.strip() for key in keys.split(",") if key.strip()),
+            throttle_keys=_keys(interpreted["Penstock.ThrottleKeys"])
+            if "Penstock.ThrottleKeys" in interpreted
+            else (),
             priority=_whole(interpreted, "Penstock.Priority", DEFAULT_PRIORITY),
             delay_s=_delay_s(settings, sent),
             ttl_s=queue_attributes.retention_s(settings),
@@ -190,6 +191,10 @@ def _delay_s(settings: QueueSettings, sent: shapes.Sent) -> int:
     if sent.delay_seconds is None:
         return queue_attributes.number(settings, "DelaySeconds")
     return sent.delay_seconds
+
+
+def _keys(text: str) -> tuple[str, ...]:
+    return tuple(key.strip() for key in text.split(",") if key.strip())
 
 
 def _whole(interpreted: dict[str, str], name: str, default: int) -> int:
