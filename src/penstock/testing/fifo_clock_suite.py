@@ -133,6 +133,23 @@ class FifoClockSuite(BackendCase):
             ack(slow, held)
         assert delivered == [b"a1", b"a2!", b"a3", b"a4"]
 
+    @requires("fifo", "consumer_groups")
+    def test_what_comes_in_by_a_clock_set_back_is_behind_what_a_new_group_was_given(
+        self, ps: Penstock, clock: ManualClock
+    ) -> None:
+        q = ps.create_queue("q", fifo=True)
+        q.create_group("old")
+        q.enqueue_many(news(b"a0", b"a1"))
+        clock.advance(-5)
+        q.create_group("new")
+        q.enqueue_many(news(b"a2"))
+        delivered: list[bytes] = []
+        while held := q.lease(1, group="new"):
+            delivered += payloads(held)
+            ack(q, held)
+            q.enqueue_many(news(b"a3") if len(delivered) == 1 else [])
+        assert delivered == [b"a0", b"a1", b"a2", b"a3"]
+
     @requires("fifo", "delay")
     @pytest.mark.parametrize("seed", range(10))
     def test_no_history_of_clocks_and_delays_brings_a_key_out_of_order(
@@ -142,6 +159,9 @@ class FifoClockSuite(BackendCase):
         for _ in range(50):
             history.step()
         history.end()
+
+
+_STEPS = ("in", "in", "in", "on", "on", "back", "delay", "out", "out", "over", "over", "anew")
 
 
 class _History:
@@ -155,7 +175,7 @@ class _History:
 
     def step(self) -> None:
         rng, clock = self.rng, self.subject.clock
-        match rng.choice(("in", "in", "in", "on", "on", "back", "delay", "out", "out", "over", "over", "anew")):
+        match rng.choice(_STEPS):
             case "in":
                 keys = [rng.choice("ab") for _ in range(rng.choice((1, 1, 2, 5)))]
                 new = [b"%s%d" % (key.encode(), self.enqueued + n) for n, key in enumerate(keys)]

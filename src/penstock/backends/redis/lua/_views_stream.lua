@@ -22,8 +22,11 @@ local function join_line(v, ids, recs, earlier)
     local list, place, visible8 = ready, sub(rec, 55, 70), sub(rec, 39, 46)
     local state, until8, in_line = byte(rec), sub(rec, 15, 22), is_in_line(rec)
     if not earlier and (state == 2 or in_line and u64(until8, 1) >= IN_LINE + now) then
+      local is_new = sub(rec, 7, 14) == now8
+      -- Behind what was in the queue before this line began, too, whatever the clock says.
+      if is_new then order = math.max(order, u64(place, 1)) end
       place, c[ORDER] = pack('>I8', order) .. sub(place, 9), order
-      if lined_up and sub(rec, 7, 14) == now8 then
+      if lined_up and is_new then
         state, until8, visible8 = 1, into_line(v)
       elseif in_line then
         state, until8, visible8 = 2, zero8, now8
