@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock import NewMessage
+from penstock import NewMessage, Queue
 from penstock.message import parse_id
 from penstock.testing.harness import ack, take, take_one
 from tests.redis.stores import Place
@@ -57,6 +57,29 @@ def test_who_waits_for_a_fifo_queue_sleeps_until_its_delay_is_over(place: Place)
     assert backend._leasing._lease("q", 1, None, "") == ([], 10_000_000)
     ps.update_queue("q", delay_s=4)
     assert backend._leasing._lease("q", 1, None, "") == ([], 4_000_000)
+
+
+def test_who_is_in_line_is_looked_up_only_where_there_was_a_delay(place: Place) -> None:
+    ps = place.open()
+
+    def looked_up(q: Queue, n: int) -> int:
+        before = place.client.info("commandstats")
+        q.enqueue_many([NewMessage(b"%d" % n)])
+        after = place.client.info("commandstats")
+        calls = [stats.get("cmdstat_zrevrangebyscore", {}).get("calls", 0) for stats in (before, after)]
+        return int(calls[1] - calls[0])
+
+    for n in range(3):
+        q = ps.create_queue(f"q{n}", fifo=n > 0, delay_s=10 if n == 2 else 0)
+        q.enqueue(b"", fairness_key="retried")
+        place.clock.advance(10)
+        q.nack([take_one(q).receipt], delay_s=60)
+        assert looked_up(q, n) == 0
+        place.clock.advance(-5)
+        assert looked_up(q, n) == (n == 2)
+    place.clock.advance(5)
+    ps.update_queue("q2", delay_s=0)
+    assert looked_up(ps.queue("q2"), 2) == 1
 
 
 @pytest.mark.parametrize("limits", [{"fifo": True}, {"max_leased_per_key": 1}])

@@ -52,14 +52,17 @@ def fold(events: list[Event], *, from_start: bool = True, fifo: bool = False) ->
 
     Without `from_start`, a message's first event is taken as it is: what came before is not known. Of a
     `fifo` queue, an event names the time by the delay that the queue had then: it may be another by now.
+    What time has done stays done, should the clock be set back.
     """
     out = Fold()
+    latest_ns = 0
     visible_at_ns: dict[str, int] = {}
     for event in events:
         key = event.message_id
         known = key in out.states or from_start
         before = out.states.get(key)
-        if before == State.DELAYED and visible_at_ns[key] <= event.at_ns:
+        latest_ns = max(latest_ns, event.at_ns)
+        if before == State.DELAYED and visible_at_ns[key] <= latest_ns:
             before = State.READY  # By the passing of time: no event records it.
         after = state_after(event)
         if known:

@@ -26,6 +26,7 @@ from penstock.testing.due_suite import DueSuite
 from penstock.testing.enqueue_suite import EnqueueSuite
 from penstock.testing.failure_suite import FailureSuite
 from penstock.testing.fairness_suite import FairnessSuite
+from penstock.testing.fifo_clock_suite import FifoClockSuite
 from penstock.testing.fifo_delay_suite import FifoDelaySuite
 from penstock.testing.fifo_suite import FifoSuite
 from penstock.testing.group_suite import GroupSuite
@@ -86,6 +87,7 @@ class BackendSuite(
     KeySuite,
     FifoSuite,
     FifoDelaySuite,
+    FifoClockSuite,
     TransitionSuite,
     JournalSuite,
     CursorSuite,

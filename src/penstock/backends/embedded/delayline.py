@@ -95,11 +95,16 @@ class DelayLines:
         delay_ns = self._delay_ns(qid)
         for key, value in self._rows(qid, 0, most + 1 - len(out)):
             _, order_ns, _, raw_id = keys.parse_due(key)
-            due_ns = waiting_since(value) + delay_ns
+            # Without a delay all of them are due, whatever the clock says.
+            due_ns = waiting_since(value) + delay_ns if delay_ns else 0
             if due_ns > now_ns or len(out) == most:
                 return due_ns
             out.append((order_ns, qid, raw_id))
         return None
+
+    def last_since_ns(self, qid: int) -> int:
+        """Since when the last one in line waits, by what is stored; 0 if there is none."""
+        return max((waiting_since(value) for _, value in self._rows(qid, 0, 1, reverse=True)), default=0)
 
     def times(self, start_ns: int) -> Iterator[Iterator[tuple[int, int, int, bytes]]]:
         """For each queue (time, what, number, id) of what is due from a time on, in that order."""
@@ -121,10 +126,12 @@ class DelayLines:
                     (at_ns, int(Due.DELAY), qid, raw_id) for raw_id in sorted(one[1] for one in those)
                 )
 
-    def _rows(self, qid: int, from_ns: int, limit: int | None = None) -> Iterator[tuple[bytes, bytes]]:
+    def _rows(
+        self, qid: int, from_ns: int, limit: int | None = None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes]]:
         lower = keys.line_prefix(qid) + keys.u64(from_ns)
         upper = keys.after_prefix(keys.line_prefix(qid))
-        return iter(self._engine.kv.scan(self._engine.due, lower, upper, limit=limit))
+        return iter(self._engine.kv.scan(self._engine.due, lower, upper, reverse=reverse, limit=limit))
 
     def _delay_ns(self, qid: int) -> int:
         q = self._engine.by_qid.get(qid)

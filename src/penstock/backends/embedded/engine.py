@@ -477,6 +477,7 @@ class Transaction:
             raise StorageCorrupt(f"queue {q.name!r}: a counter would fall below 0 ({c.counts}); run check")
         self.end_frame(q)
         self.put(keys.meta(Meta.COUNTERS, q.prefix), encode_counters(c), engine.meta)
+        q.line_written()
         self.changed = True
 
     def end_frame(self, q: QueueState) -> None:

@@ -96,8 +96,10 @@ class QueueState:
             if settings.fifo
             else ReadyIndex(engine, self.qid, per_key=settings.max_leased_per_key)
         )
-        #: Messages that wait for the queue's delay, and since when the last of them does.
+        #: Messages that wait for the queue's delay, and since when the last of them does, at most.
         self.in_line = self._last_since_ns = 0
+        #: Whether that one left, and whether what is stored of the line is not what it is by now.
+        self._last_left = self._line_changes = False
         if not self.limits_keys:
             return
         for code in _IN_FLIGHT if settings.fifo else _IN_FLIGHT[:1]:
@@ -181,10 +183,30 @@ class QueueState:
         """Whether what comes in waits first: for the queue's delay, or behind others that still do."""
         return self.in_line > 0 or self.settings.delay_s > 0
 
-    def waits_since(self, now_ns: int) -> int:
+    def entered_line(self, since_ns: int) -> None:
+        self.in_line += 1
+        self._last_since_ns = max(self._last_since_ns, since_ns)
+        self._line_changes = True
+
+    def left_line(self, since_ns: int) -> None:
+        self.in_line -= 1
+        self._line_changes = True
+        if self.in_line == 0:
+            self._last_since_ns = 0
+        elif since_ns == self._last_since_ns:
+            self._last_left = True
+
+    def line_written(self) -> None:
+        """With the write under way what is stored of the line is what is known of it."""
+        self._line_changes = False
+
+    def waits_since(self, engine: Engine, now_ns: int) -> int:
         """Since when one that comes in waits: no earlier than one before it, whatever the clock says."""
-        self._last_since_ns = max(self._last_since_ns, now_ns)
-        return self._last_since_ns
+        if self._last_left and self._last_since_ns > now_ns and not self._line_changes:
+            # The clock was set back: one that is gone holds up nobody.
+            with contextlib.suppress(StorageCorrupt):  # Damaged: check names it, and a repair reads all anew.
+                self._last_since_ns, self._last_left = engine.lines.last_since_ns(self.qid), False
+        return max(self._last_since_ns, now_ns)
 
     def line_due_ns(self, since_ns: int, now_ns: int) -> int:
         """When one that comes in is due, for its event: later, if only because of those before it."""

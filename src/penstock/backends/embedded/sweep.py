@@ -230,7 +230,7 @@ def _end_queue_delay(txn: Transaction, q: QueueState, items: list[tuple[int, byt
         row = found.row
         if found.code == StateCode.DELAYED and not row.until_ns and row.order_ns == order_ns:
             leave(txn, q, found)
-            row.since_ns += q.delay_ns
+            row.since_ns = min(row.since_ns + q.delay_ns, txn.now_ns)
             enter_ready(txn, q, found.raw_id, row, fresh=False)
         else:
             txn.delete_due(Due.LINE, order_ns, q.qid, found.raw_id)

@@ -38,7 +38,7 @@ def leave(txn: Transaction, q: QueueState, found: Found) -> None:
         txn.delete_due(DUE_OF_STATE[found.code], row.until_ns, q.qid, raw_id)
     elif found.code == StateCode.DELAYED:
         txn.delete_due(Due.LINE, row.order_ns, q.qid, raw_id)
-        q.in_line -= 1
+        q.left_line(row.since_ns)
     if row.expires_at_ns and found.code in WAITING:
         txn.delete_due(Due.TTL, row.expires_at_ns, q.qid, raw_id)
     q.counters.counts[found.code] -= 1
@@ -80,7 +80,7 @@ def enter(txn: Transaction, q: QueueState, raw_id: bytes, code: StateCode, row: 
     elif code == StateCode.DELAYED:
         txn.put(keys.line(q.qid, row.order_ns, raw_id), line_value(row.since_ns), engine.due)
         engine.lines.note(q.qid, row.since_ns + q.delay_ns)
-        q.in_line += 1
+        q.entered_line(row.since_ns)
     if row.expires_at_ns and code == StateCode.DELAYED:
         txn.put_due(Due.TTL, row.expires_at_ns, q.qid, [raw_id])
     q.counters.counts[code] += 1
@@ -90,7 +90,7 @@ def enter(txn: Transaction, q: QueueState, raw_id: bytes, code: StateCode, row: 
 
 def enter_line(txn: Transaction, q: QueueState, raw_id: bytes, row: StateRow) -> int:
     """DELAYED by the queue's delay from now on, at `row.order_ns`; until when, for the event."""
-    row.since_ns, row.until_ns = q.waits_since(txn.now_ns), 0
+    row.since_ns, row.until_ns = q.waits_since(txn.engine, txn.now_ns), 0
     enter(txn, q, raw_id, StateCode.DELAYED, row)
     return q.line_due_ns(row.since_ns, txn.now_ns)
 

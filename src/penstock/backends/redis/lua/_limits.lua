@@ -45,10 +45,13 @@ local function change_settings(q, new)
   if delay ~= delay_of(c) then
     -- What is due by the old one is ready, as for every reader.
     q.runs, q.events = {}, 0
-    tick(q)
+    if tick(q) then
+      -- Of those that came at one time the index knows no order: some of them must not wait longer than the others.
+      local first = call('ZRANGEBYSCORE', KEYS[q.at + D], IN_LINE, last_due(q), 'WITHSCORES', 'LIMIT', 0, 1)[2]
+      while first and end_line(q, first) == SLICE do end
+    end
     if q.ticked then close(q) end
-    for place = LEAVING + 1, LAST_LEAVING do c[place] = c[place] or 0 end
-    c[DELAY] = delay
+    set_delay(c, delay)
   end
   c[SETTINGS] = new[SETTINGS]
   for place = MAX_LEASED, WINDOW do c[place] = new[place] end

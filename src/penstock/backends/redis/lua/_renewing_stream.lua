@@ -20,8 +20,17 @@ local function renew_in_views(views, id, rec)
     if old and byte(old) == 6 then unhold(v, id) old = false end
     if old then
       local place = byte(old) == 2 and byte(rec) == 2 and sub(old, 55, 68) .. sub(rec, 69, 70) or sub(rec, 55, 70)
-      local new = sub(rec, 1, 1) .. sub(old, 2, 6) .. sub(rec, 7, 30) .. pack('>I8', c[SEQ] + 1) .. sub(rec, 39, 46)
-        .. sub(old, 47, 54) .. place .. sub(rec, 71)
+      local state, until8, visible8 = sub(rec, 1, 1), sub(rec, 15, 22), sub(rec, 39, 46)
+      -- A line goes by what waits in it: what is in line stays there, and what is not does not come there again.
+      if is_in_line(old) then
+        state, until8, place = '\1', sub(old, 15, 22), sub(old, 55, 68) .. sub(rec, 69, 70)
+        visible8 = pack('>I8', math.max(line_due(c, u64(until8, 1)), now + 1))
+      elseif is_in_line(rec) then
+        state, until8, place = '\2', zero8, sub(old, 55, 68) .. sub(rec, 69, 70)
+        visible8 = byte(old) == 2 and sub(old, 39, 46) or now8
+      end
+      local new = state .. sub(old, 2, 6) .. sub(rec, 7, 14) .. until8 .. sub(rec, 23, 30) .. pack('>I8', c[SEQ] + 1)
+        .. visible8 .. sub(old, 47, 54) .. place .. sub(rec, 71)
       leave(v, {id}, {old})
       drop_bodies(v.at, nil, {old})
       if byte(new) == 1 then enter(v, 1, {id}, {new}) else enter_ready(v, {id}, {new}, true) end
@@ -29,7 +38,7 @@ local function renew_in_views(views, id, rec)
     else
       local joins = call('EXISTS', KEYS[v.at + GIVEN]) == 1
       if joins then call('HSET', KEYS[v.at + GIVEN], id, '') end
-      join_line(v, {id}, {fresh}, u64(rec, 39), joins)
+      join_line(v, {id}, {fresh}, joins)
     end
   end
   share(0, {rec}, #views)

@@ -127,6 +127,12 @@ local function enter_ready(q, ids, recs, earlier)
   came(q, lanes, earlier)
 end
 
+-- Counters that have it say that somebody may be in line.
+local function set_delay(c, delay)
+  for place = LEAVING + 1, LAST_LEAVING do c[place] = c[place] or 0 end
+  c[DELAY] = delay
+end
+
 -- The same for any other state: 1 delayed, 3 leased, 4 done, 5 dead. Its index goes by the record's `until`.
 local function enter(q, state, ids, recs)
   local c, due, states, ttl = q.c, {}, {}, {}
@@ -135,7 +141,9 @@ local function enter(q, state, ids, recs)
     due[2 * i - 1], due[2 * i] = time > 0 and time or INF, ids[i]
     states[2 * i - 1], states[2 * i] = ids[i], rec
     if state == 1 and sub(rec, 23, 30) ~= zero8 then ttl[#ttl + 1] = u64(rec, 23) ttl[#ttl + 1] = ids[i] end
-    if state == 1 and c[FIFO] == 1 and time < IN_LINE then fly(q, sub(lane_of(rec), 4), 1) end
+    if state == 1 and c[FIFO] == 1 then
+      if time < IN_LINE then fly(q, sub(lane_of(rec), 4), 1) elseif not c[DELAY] then set_delay(c, 0) end
+    end
   end
   local key, counter = D, DELAYED
   if state == 4 then key, counter = G, DONE elseif state == 5 then key, counter = Y, DEAD end
@@ -151,4 +159,24 @@ local function last_place(q, seq, weight2)
   local order = math.max(q.c[ORDER], now)
   q.c[ORDER] = order
   return pack('>I8', order) .. sub(pack('>I8', seq), 3) .. weight2
+end
+
+-- Since when the last of those waits that are in line; nil if none is.
+local function last_in_line(q)
+  if not q.c[DELAY] or q.c[DELAYED] == 0 then return nil end
+  local last = call('ZREVRANGEBYSCORE', KEYS[q.at + D], '(+inf', IN_LINE, 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  return last and tonumber(last) - IN_LINE
+end
+
+-- Whether what comes in waits first: for the queue's delay, or behind others that still do.
+local function lines_up(q) return delay_of(q.c) > 0 or last_in_line(q) ~= nil end
+
+-- What one that comes in waits until, and when it is due: no earlier than those who are in line, whatever the clock says.
+-- None of them came after the last place was given out. For all of a script's the same.
+local function into_line(q)
+  if not q.until8 then
+    local since = math.max(now, q.c[ORDER] > now and last_in_line(q) or 0)
+    q.until8, q.due8 = line8(since), pack('>I8', math.max(since + delay_of(q.c), now + 1))
+  end
+  return q.until8, q.due8
 end

@@ -54,6 +54,24 @@ local function known_under(q, views, ids)
   return known
 end
 
+-- The last score in line that is due by what the queue's delay is now: without one all are, whatever the clock says.
+local function last_due(q) return delay_of(q.c) == 0 and '(+inf' or IN_LINE + now - delay_of(q.c) end
+
+-- A slice of those in line that are due, or of those with this score; how many rows it were.
+local function end_line(q, score)
+  local ids, recs, n = due(q, D, SLICE, score or IN_LINE, score or last_due(q))
+  if #ids > 0 then
+    leave(q, ids, recs)
+    for i, rec in ipairs(recs) do
+      local visible8 = pack('>I8', math.min(now, line_due(q.c, u64(rec, 15))))
+      recs[i] = turned(rec, 2, nil, zero8, nil, sub(rec, 31, 38), visible8)
+    end
+    enter_ready(q, ids, recs, true)
+    q.ticked = true
+  end
+  return n
+end
+
 -- Up to a slice of each; true if there may be more. Nothing is written where nothing is due.
 local function tick(q)
   local ids, recs, n = due(q, T, SLICE)
@@ -72,21 +90,13 @@ local function tick(q)
   end
   more = more or n == SLICE
   if q.c[FIFO] == 0 then return more end
-  ids, recs, n = due(q, D, SLICE, IN_LINE, IN_LINE + now - delay_of(q.c))
-  if #ids > 0 then
-    leave(q, ids, recs)
-    for i, rec in ipairs(recs) do
-      recs[i] = turned(rec, 2, nil, zero8, nil, sub(rec, 31, 38), pack('>I8', line_due(q.c, u64(rec, 15))))
-    end
-    enter_ready(q, ids, recs, true)
-    q.ticked = true
-  end
-  return more or n == SLICE
+  return end_line(q) == SLICE or more
 end
 
 -- When the next delay passes.
 local function next_delay(q)
   local own = tonumber(call('ZRANGE', KEYS[q.at + D], 0, 0, 'WITHSCORES')[2] or math.huge)
   local line = q.c[FIFO] == 1 and call('ZRANGEBYSCORE', KEYS[q.at + D], IN_LINE, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2]
+  if line and delay_of(q.c) == 0 then return now end
   return math.min(own, line and line_due(q.c, tonumber(line)) or math.huge)
 end

@@ -13,27 +13,38 @@ local function open_views(at, q)
   return views
 end
 
--- These records, new in a line: with seqs and places of its own. `due` as the event has it.
-local function join_line(v, ids, recs, due, earlier)
-  local c, ready, delayed = v.c, {ids = {}, recs = {}}, {ids = {}, recs = {}}
-  local order = math.max(c[ORDER], now)
+-- These records, new in a line: with seqs and places of its own, and waiting if this line does. Those that were in the
+-- queue before, or in another store, come with what they have.
+local function join_line(v, ids, recs, earlier)
+  local c, ready, delayed, dues = v.c, {ids = {}, recs = {}}, {ids = {}, recs = {}}, {}
+  local order, lined_up = math.max(c[ORDER], now), not earlier and lines_up(v)
   for i, rec in ipairs(recs) do
-    local list, place = ready, sub(rec, 55, 70)
-    if byte(rec) == 1 then
-      list = delayed
-      if is_in_line(rec) then c[ORDER] = math.max(c[ORDER], u64(place, 1)) end
-    elseif not earlier then place = pack('>I8', order) .. sub(place, 9)
+    local list, place, visible8 = ready, sub(rec, 55, 70), sub(rec, 39, 46)
+    local state, until8, in_line = byte(rec), sub(rec, 15, 22), is_in_line(rec)
+    if not earlier and (state == 2 or in_line and u64(until8, 1) >= IN_LINE + now) then
+      local is_new = sub(rec, 7, 14) == now8
+      -- Behind what was in the queue before this line began, too, whatever the clock says.
+      if is_new then order = math.max(order, u64(place, 1)) end
+      place, c[ORDER] = pack('>I8', order) .. sub(place, 9), order
+      if lined_up and is_new then
+        state, until8, visible8 = 1, into_line(v)
+      elseif in_line then
+        state, until8, visible8 = 2, zero8, now8
+      end
+    elseif in_line then
+      c[ORDER] = math.max(c[ORDER], u64(place, 1))
     end
-    list.ids[#list.ids + 1] = ids[i]
-    list.recs[#list.recs + 1] = sub(rec, 1, 30) .. pack('>I8', c[SEQ] + i) .. sub(rec, 39, 54) .. place .. sub(rec, 71)
+    if state == 1 then list = delayed end
+    list.ids[#list.ids + 1], dues[i] = ids[i], visible8
+    list.recs[#list.recs + 1] = string.char(state) .. sub(rec, 2, 14) .. until8 .. sub(rec, 23, 30) .. pack('>I8', c[SEQ] + i) .. visible8
+      .. sub(rec, 47, 54) .. place .. sub(rec, 71)
   end
   if #ready.ids > 0 then
-    if not earlier then c[ORDER] = order end
     enter_ready(v, ready.ids, ready.recs, earlier)
   end
   if #delayed.ids > 0 then enter(v, 1, delayed.ids, delayed.recs) end
   c[ENQUEUED_TOTAL] = c[ENQUEUED_TOTAL] + #ids
-  record(v, 1, #ids, concat(ids), 0, due)
+  record(v, 1, #ids, concat(ids), 0, column(dues, 8))
   rate(v, 'e', #ids)
 end
 
@@ -55,15 +66,15 @@ local function fan_out(views, at, ids, recs)
   local counts = {}
   for i = 1, #ids do counts[i] = 0 end
   for _, v in ipairs(views) do
-    local new, of_new, dues = {}, {}, {}
+    local new, of_new = {}, {}
     for i, rec in ipairs(call('HMGET', KEYS[v.at + S], unpack(ids))) do
       if rec and byte(rec) == 6 then unhold(v, ids[i]) rec = false end
       if not rec then
-        new[#new + 1], of_new[#of_new + 1], dues[#dues + 1] = ids[i], recs[i], sub(recs[i], 39, 46)
+        new[#new + 1], of_new[#of_new + 1] = ids[i], recs[i]
         counts[i] = counts[i] + 1
       end
     end
-    if #new > 0 then join_line(v, new, of_new, column(dues, 8)) end
+    if #new > 0 then join_line(v, new, of_new) end
   end
   local shares = {}
   for i, rec in ipairs(recs) do

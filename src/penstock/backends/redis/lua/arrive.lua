@@ -21,7 +21,7 @@ for i = 1, n do ids[i] = ARGV[5 + 4 * i] end
 -- What died in one group is redriven though others have it.
 local redriven = byte(ARGV[7], 2) == 9
 local known = known_under(q, redriven and {} or views, ids)
-local came_ids, bodies, dues, reasons = {}, {}, {}, {}
+local came_ids, bodies, dues, reasons, lined_up = {}, {}, {}, {}, lines_up(q)
 local now_ready, now_delayed = {ids = {}, recs = {}}, {ids = {}, recs = {}}
 for i = 1, n do
   local id, r = ids[i], 26 * i - 25
@@ -29,11 +29,11 @@ for i = 1, n do
   if (known[id] or 6) == 6 and not seen[id] then
     local at, due8, weight = #came_ids + 1, sub(rows, r, r + 7), sub(rows, r + 24, r + 25)
     local delayed = u64(due8, 1) > now
-    local waits = not delayed and delay_of(c) > 0
+    local waits = not delayed and lined_up
     local seq8, visible8 = pack('>I8', c[SEQ] + at), delayed and due8 or now8
     local place = delayed and due8 .. sub(seq8, 3) .. weight or last_place(q, c[SEQ] + at, weight)
     local until8 = delayed and visible8 or zero8
-    if waits then until8, visible8 = line8(c[ORDER]), pack('>I8', c[ORDER] + delay_of(c)) end
+    if waits then until8, visible8 = into_line(q) end
     if known[id] then unhold(q, id) end
     came_ids[at], dues[at], reasons[at] = id, visible8, ARGV[8 + 4 * i]
     bodies[2 * at - 1], bodies[2 * at] = id, ARGV[7 + 4 * i]

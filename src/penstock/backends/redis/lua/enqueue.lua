@@ -18,8 +18,8 @@ local views = open_views(OF_QUEUE, q)
 if not views then return {CHANGED} end
 local order = math.max(c[ORDER], now)
 local order8 = pack('>I8', order)
--- All of them wait for the queue's delay.
-local waits = delay_of(c) > 0
+-- All of them wait: for the queue's delay, or behind those that do.
+local waits = lines_up(q)
 local head = '\2\0\0\0\0\0' .. now8 .. zero8
 local ids, zs, ss, added = {}, {}, {}, {}
 
@@ -87,8 +87,9 @@ for i = 1, n do
   answers[i] = answer
   if answer == '' then
     local at, seq8, l = #ids + 1, pack('>I8', c[SEQ] + #ids + 1), lanes[index]
-    local due_at = waits and order + delay_of(c) or now + delay
-    local visible8, expires8 = pack('>I8', due_at), ttl > 0 and pack('>I8', now + ttl) or zero8
+    local until8, visible8 = zero8, pack('>I8', now + delay)
+    if delay > 0 then until8 = visible8 elseif waits then until8, visible8 = into_line(q) end
+    local expires8 = ttl > 0 and pack('>I8', now + ttl) or zero8
     if known[id] == 6 then unhold(q, id) end
     known[id] = 2
     ids[at], ms[2 * at - 1], ms[2 * at] = id, id, ARGV[first + 2 * i - 1]
@@ -99,8 +100,8 @@ for i = 1, n do
     dues[at] = visible8
     if ttl > 0 then ts[#ts + 1] = now + ttl ts[#ts + 1] = id end
     if delay > 0 or waits then
-      ss[2 * at] = '\1\0\0\0\0\0' .. now8 .. (waits and line8(order) or visible8) .. rest_of
-      ds[#ds + 1] = waits and IN_LINE + order or due_at
+      ss[2 * at] = '\1\0\0\0\0\0' .. now8 .. until8 .. rest_of
+      ds[#ds + 1] = u64(until8, 1)
       ds[#ds + 1] = id
       if waits then c[ORDER] = order end
       waiting = waiting + 1

@@ -15,7 +15,7 @@ local c, began = q.c, math.min(tonumber(ARGV[5]), now)
 local rows = call('LRANGE', KEYS[CHUNK], 0, tonumber(ARGV[4]) - 1)
 if #rows == 0 then return {DONE_NOW, now, 0} end
 local order, began8 = math.min(tonumber(ARGV[6]), math.max(c[ORDER], now)), pack('>I8', began)
-local waits = delay_of(c) > 0
+local waits = lines_up(q)
 if waits then order = math.max(c[ORDER], now) end -- Its delay counts from when a row is a message.
 local order8 = pack('>I8', order)
 
@@ -48,7 +48,7 @@ for i, row in ipairs(rows) do
     local n = #ids + 1
     local seq8, visible8 = pack('>I8', c[SEQ] + n), delay > 0 and pack('>I8', began + delay) or began8
     local until8 = delay > 0 and visible8 or zero8
-    if waits then until8, visible8 = line8(order), pack('>I8', order + delay_of(c)) end
+    if waits then until8, visible8 = into_line(q) end
     local expires8 = ttl > 0 and pack('>I8', began + ttl) or zero8
     local place = (delay > 0 and visible8 or order8) .. sub(seq8, 3) .. weight
     if known[id] == 6 then unhold(q, id) end

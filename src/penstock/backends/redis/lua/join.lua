@@ -14,7 +14,7 @@ if ARGV[6] == '1' then
   return {DONE_NOW, now, '0', 0}
 end
 local page = call('HSCAN', KEYS[S], ARGV[5], 'COUNT', 200)
-local ids, recs, dues = {}, {}, {}
+local ids, recs = {}, {}
 for i = 1, #page[2], 2 do
   local id, rec = page[2][i], page[2][i + 1]
   -- What is on its way to another queue, or back if that is gone, is seen as if it had not left yet.
@@ -29,11 +29,11 @@ for i = 1, #page[2], 2 do
     local until8 = is_in_line(rec) and sub(rec, 15, 22) or delayed and visible8 or zero8
     recs[#recs + 1] = (delayed and '\1' or '\2') .. sub(rec, 2, 2) .. '\0\0\0\0' .. now8 .. until8
       .. sub(rec, 23, 38) .. visible8 .. sub(rec, 47, 54) .. order8 .. sub(rec, 63, after_lane(rec) - 1) .. '\0\0\0\0\0\0' .. entry_of(rec)
-    ids[#ids + 1], dues[#dues + 1] = id, visible8
+    ids[#ids + 1] = id
   end
 end
 if #ids > 0 then
-  join_line(v, ids, recs, column(dues, 8), true)
+  join_line(v, ids, recs, true)
   share(0, recs, 1)
   close(v)
   tell(v)

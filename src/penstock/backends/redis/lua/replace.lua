@@ -21,9 +21,9 @@ for i = 1, n do
     -- Its place stays, unless a delay begins or is cut short.
     local place, shown8
     local until8, waits = delay > 0 and visible8 or zero8, delay > 0
-    if free and delay_of(c) > 0 then
+    if free and lines_up(q) then
       place, waits = last_place(q, c[SEQ] + 1, weight), true
-      until8, shown8 = line8(c[ORDER]), pack('>I8', c[ORDER] + delay_of(c))
+      until8, shown8 = into_line(q)
     elseif not free and is_in_line(rec) then
       place, until8, waits = sub(rec, 55, 68) .. weight, sub(rec, 15, 22), true
       shown8 = pack('>I8', math.max(line_due(c, u64(rec, 15)), now + 1))

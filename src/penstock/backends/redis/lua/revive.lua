@@ -12,15 +12,16 @@ for i, rec in ipairs(found) do
   end
 end
 if #ids > 0 then
-  local waits = delay_of(c) > 0
+  local waits, until8, visible8 = lines_up(q), zero8, now8
+  if waits then until8, visible8 = into_line(q) end
   leave(q, ids, recs)
   for i, rec in ipairs(recs) do
     local place = last_place(q, c[SEQ] + i, sub(rec, 69, 70))
-    revived[i] = turned(rec, waits and 1 or 2, '\0\0\0\0', waits and line8(c[ORDER]) or zero8, zero8,
-      pack('>I8', c[SEQ] + i), waits and pack('>I8', c[ORDER] + delay_of(c)) or now8, place)
+    revived[i] = turned(rec, waits and 1 or 2, '\0\0\0\0', until8, zero8,
+      pack('>I8', c[SEQ] + i), visible8, place)
   end
   if waits then enter(q, 1, ids, revived) else enter_ready(q, ids, revived, false) end
-  record(q, 9, #ids, concat(ids), 0, waits and c[ORDER] + delay_of(c) or now)
+  record(q, 9, #ids, concat(ids), 0, u64(visible8, 1))
   remember_call(q, tostring(#ids))
   close(q)
   tell(q)

@@ -18,7 +18,7 @@ local ids, answers, seen = {}, {}, {}
 for i = 1, n do ids[i] = ARGV[5 + 5 * i] end
 local here, known = call('HMGET', KEYS[S], unpack(ids)), known_under(t, kind == 9 and {} or views, ids)
 local gone, recs, attempts, reasons = {}, {}, {}, {}
-local came_ids, dues, arrivals, bodies = {}, {}, {}, {}
+local came_ids, dues, arrivals, bodies, lined_up = {}, {}, {}, {}, lines_up(t)
 local now_ready, now_delayed = {ids = {}, recs = {}}, {ids = {}, recs = {}}
 for i = 1, n do
   local id, rec = ids[i], here[i]
@@ -36,13 +36,13 @@ for i = 1, n do
     if not is_known then
       -- The delay of the queue that it comes from stays behind.
       local at, delayed = #came_ids + 1, byte(rec) == 1 and not is_in_line(rec)
-      local waits = not delayed and delay_of(t.c) > 0
+      local waits = not delayed and lined_up
       local seq8 = pack('>I8', t.c[SEQ] + at)
       local visible8 = delayed and sub(rec, 15, 22) or now8
       local place = delayed and visible8 .. sub(seq8, 3) .. sub(rec, 69, 70)
         or last_place(t, t.c[SEQ] + at, sub(rec, 69, 70))
       local until8 = delayed and visible8 or zero8
-      if waits then until8, visible8 = line8(t.c[ORDER]), pack('>I8', t.c[ORDER] + delay_of(t.c)) end
+      if waits then until8, visible8 = into_line(t) end
       if known[id] then unhold(t, id) end
       came_ids[at], dues[at], arrivals[at] = id, visible8, ARGV[9 + 5 * i]
       bodies[2 * at - 1], bodies[2 * at] = id, ARGV[7 + 5 * i]
