@@ -69,7 +69,8 @@ class QueueState:
         self.loaded = False
         self.runs: list[bytes] = []
         self.pending = 0
-        self.leases = KnownLeases()
+        #: From when it is loaded; most queues of a store with many never are.
+        self.leases: KnownLeases
         #: What its hooks were, when they were last run, and how they fare.
         self.scripts: dict[str, Script] = {}
 
