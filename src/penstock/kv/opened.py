@@ -15,6 +15,12 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
+#: In what RocksDB says if an old report that it was about to remove is gone: somebody else removed it, a database
+#: of this process that is just closing, say. It is only to be opened again.
+_OLD_LOG = "/LOG.old."
+ATTEMPTS = 3
+
+
 class Opening:
     """How the database of one folder is opened."""
 
@@ -78,4 +84,10 @@ class Opening:
         if not compact:
             for family in families.values():
                 family.set_disable_auto_compactions(True)
-        return driver.Rdict(self._folder, options, families, access)
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                return driver.Rdict(self._folder, options, families, access)
+            except Exception as error:
+                if not left or _OLD_LOG not in str(error):
+                    raise
+        raise AssertionError
