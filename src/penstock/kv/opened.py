@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 
-#: In what RocksDB says if an old report that it was about to remove is gone: somebody else removed it, a database
-#: of this process that is just closing, say. It is only to be opened again.
+#: In what RocksDB says if an old report that it was about to remove is gone: somebody else removed it, a
+#: database of this process that is just closing, say. It is only to be opened again.
 _OLD_LOG = "/LOG.old."
 ATTEMPTS = 3
 
