@@ -170,7 +170,7 @@ class RocksStore(WholeRanges):
 
     def get_many(self, keys: Sequence[bytes], space: Any) -> list[bytes | None]:
         if len(keys) == 1:
-            return [self.get(keys[0], space)]  # The driver's look-up of many costs 8 to 16 µs more for one.
+            return [self.get(keys[0], space)]  # A look-up of many can cost many times as much.
         try:
             values: list[bytes | None] | None = self._families[space].get(list(keys))
         except Exception as error:
