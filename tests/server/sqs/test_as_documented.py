@@ -230,36 +230,6 @@ def test_a_message_is_delayed_as_its_queue_says_or_as_it_says_itself(
         assert [one["Body"] for one in received(sqs, url, VisibilityTimeout=43_200)] == bodies
 
 
-def test_a_fifo_queue_delays_all_of_its_messages_also_those_that_it_has(
-    sqs: Any, queue: Named, server: Serving
-) -> None:
-    def bodies() -> list[str]:
-        return sorted(one["Body"] for one in received(sqs, url, MaxNumberOfMessages=10))
-
-    url = queue(fifo=True, ContentBasedDeduplication="true", DelaySeconds="60")
-    for group, body in (("a", "a1"), ("a", "a2"), ("b", "b1")):
-        in_group(sqs, url, group, body)
-    counts = shown(sqs, url)
-    assert counts["DelaySeconds"] == "60"
-    assert (counts["ApproximateNumberOfMessages"], counts["ApproximateNumberOfMessagesDelayed"]) == ("0", "3")
-    server.clock.advance(59)
-    assert bodies() == []
-    server.clock.advance(1)
-    assert bodies() == ["a1", "b1"]
-    in_group(sqs, url, "c", "c1")
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "900"})
-    server.clock.advance(70)
-    in_group(sqs, url, "c", "c2")
-    assert [body for body in bodies() if body[0] == "c"] == []
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "70"})
-    assert [body for body in bodies() if body[0] == "c"] == ["c1"]
-    sqs.set_queue_attributes(QueueUrl=url, Attributes={"DelaySeconds": "0"})
-    assert shown(sqs, url)["ApproximateNumberOfMessagesDelayed"] == "0"
-    refused(
-        sqs.set_queue_attributes, "InvalidAttributeValue", QueueUrl=url, Attributes={"DelaySeconds": "901"}
-    )
-
-
 def test_receives_are_counted_in_all_the_queues_that_a_message_was_in(
     sqs: Any, queue: Named, server: Serving
 ) -> None:
